@@ -1,0 +1,48 @@
+# Set-up happens once: .venv/.installed is newer than the files that describe it.
+PYTHON := .venv/bin/python
+STAMP := .venv/.installed
+RUN ?= runs/digits
+TRAIN_FLAGS ?=
+
+.PHONY: setup train test lint format chaos clean
+
+setup: $(STAMP)
+
+# python3 may be older than 3.11, newer than TensorFlow's wheels, or lack ensurepip (Debian).
+$(STAMP): setup.cfg pyproject.toml
+	@if [ ! -x $(PYTHON) ]; then \
+	  for candidate in python3.12 python3.11 python3.13 python3 python; do \
+	    if $$candidate -c 'import sys, venv, ensurepip; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' 2>/dev/null; then \
+	      found=$$candidate; break; \
+	    fi; \
+	  done; \
+	  if [ -z "$$found" ]; then \
+	    echo "make: no Python 3.11 to 3.13 with venv on PATH; install one (Debian: apt install python3 python3-venv)" >&2; exit 2; \
+	  fi; \
+	  "$$found" -m venv .venv || exit 1; \
+	fi
+	$(PYTHON) -m pip install --quiet --disable-pip-version-check -e '.[dev,plots]'
+	@touch $@
+
+train: $(STAMP)
+	.venv/bin/tfdist launch --workers 2 -- .venv/bin/tfdist train --strategy multi_worker_mirrored --dataset digits --output_dir $(RUN) $(TRAIN_FLAGS)
+
+# Quick tests come first: tests/conftest.py orders them.
+test: $(STAMP)
+	$(PYTHON) -m pytest
+
+chaos: $(STAMP)
+	$(PYTHON) -m pytest -m chaos
+
+lint: $(STAMP)
+	$(PYTHON) -m ruff check .
+	$(PYTHON) -m ruff format --check .
+	$(PYTHON) -m mypy
+
+format: $(STAMP)
+	$(PYTHON) -m ruff check --fix .
+	$(PYTHON) -m ruff format .
+
+clean:
+	rm -rf .venv build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis runs
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
