@@ -1,0 +1,8 @@
+"""The cluster: reading it from its many sources, and meeting its other tasks."""
+
+from __future__ import annotations
+
+from tfdist.cluster.cluster import Cluster, Task
+from tfdist.cluster.hostlist import expand_hostlist
+
+__all__ = ["Cluster", "Task", "expand_hostlist"]

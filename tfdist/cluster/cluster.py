@@ -1,0 +1,200 @@
+"""The cluster a task belongs to: who is in it, at which address, and who we are."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import operator
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from tfdist.cluster.address import split_address
+from tfdist.cluster.kubernetes import is_indexed_job, parse_indexed_job
+from tfdist.cluster.messages import quote, reject
+from tfdist.cluster.slurm import is_slurm_step, parse_slurm
+from tfdist.cluster.spec import Jobs, check_index, check_jobs, check_role
+from tfdist.cluster.tf_config import parse_tf_config
+
+
+@dataclass(frozen=True)
+class Task:
+    """One process of a cluster. Prints as `worker/0`.
+
+    Attributes:
+        type: chief, worker, ps or evaluator.
+        index: its number among the tasks of its type.
+        address: its `host:port`, or None where it has none (a local task).
+    """
+
+    type: str
+    index: int
+    address: str | None = field(default=None, compare=False)
+
+    def __str__(self) -> str:
+        return f"{self.type}/{self.index}"
+
+    @property
+    def host(self) -> str | None:
+        """The host of its address, without the brackets of IPv6."""
+        return None if self.address is None else split_address(self.address)[0]
+
+    @property
+    def port(self) -> int | None:
+        """The port of its address."""
+        return None if self.address is None else split_address(self.address)[1]
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Who is in the cluster, and which task of it this process is.
+
+    Build one with `from_environment`, `from_tf_config` or `from_cluster_spec`.
+
+    Attributes:
+        members: pairs of job and addresses, in the order chief, worker, ps, evaluator.
+        task: this process.
+        source: where the cluster was read from, for people to read.
+    """
+
+    members: tuple[tuple[str, tuple[str, ...]], ...]
+    task: Task
+    source: str = field(default="", compare=False)
+
+    @classmethod
+    def from_tf_config(cls, config: str | Mapping[str, Any]) -> Cluster:
+        """Reads TF_CONFIG, as JSON text or as the object it stands for.
+
+        Raises:
+            ConfigError: it is malformed; the message names the field.
+        """
+        return cls._build(*parse_tf_config(config), source="TF_CONFIG")
+
+    @classmethod
+    def from_cluster_spec(
+        cls, spec: Any, task_type: str = "worker", task_index: int = 0
+    ) -> Cluster:
+        """Reads a `tf.train.ClusterSpec`, or a dict of role to addresses.
+
+        Args:
+            spec: such as `{"worker": ["host1:2222", "host2:2222"]}`.
+            task_type: the role of this process.
+            task_index: its number among the tasks of that role.
+
+        Raises:
+            ConfigError: it is malformed; the message names the field.
+        """
+        as_dict = getattr(spec, "as_dict", None)
+        jobs = check_jobs(as_dict() if callable(as_dict) else spec, "cluster_spec")
+        role = check_role(task_type, "task_type")
+        if role not in jobs and role != "evaluator":
+            given = quote(task_type)
+            reject("task_type", f"{given} is not in cluster_spec; it has {', '.join(jobs)}")
+        if not isinstance(task_index, bool):
+            try:  # Accepts the integers of NumPy too.
+                task_index = operator.index(task_index)
+            except TypeError:
+                pass
+        index = check_index(task_index, role, jobs, "task_index", "cluster_spec")
+        return cls._build(jobs, role, index, source="cluster_spec")
+
+    @classmethod
+    def from_environment(cls, environ: Mapping[str, str] | None = None) -> Cluster:
+        """Reads the environment: TF_CONFIG, else Slurm, else Kubernetes, else one local task.
+
+        An empty TF_CONFIG counts as none: so does a job of one replica, for
+        which TFJob sets none.
+
+        Args:
+            environ: the environment to read; this process' own by default.
+
+        Raises:
+            ConfigError: what was found is malformed; the message names the field.
+        """
+        environ = os.environ if environ is None else environ
+        text = environ.get("TF_CONFIG", "")
+        if text.strip():
+            return cls.from_tf_config(text)
+        if is_slurm_step(environ):
+            return cls._build(*parse_slurm(environ), source="Slurm")
+        if is_indexed_job(environ):
+            return cls._build(*parse_indexed_job(environ), source="Kubernetes")
+        return cls.local()
+
+    @classmethod
+    def local(cls) -> Cluster:
+        """Returns the cluster of one local task, which has no address."""
+        return cls(members=(), task=Task("worker", 0), source="local")
+
+    @classmethod
+    def _build(cls, jobs: Jobs, role: str, index: int, source: str) -> Cluster:
+        address = jobs[role][index] if role in jobs else None
+        return cls(tuple(jobs.items()), Task(role, index, address), source)
+
+    @property
+    def jobs(self) -> dict[str, tuple[str, ...]]:
+        """The addresses of each job, by index; empty for a local task."""
+        return dict(self.members)
+
+    @property
+    def tasks(self) -> tuple[Task, ...]:
+        """Every task, in the order chief, worker, ps, evaluator."""
+        if self.is_local:
+            return (self.task,)
+        return tuple(
+            Task(role, index, address)
+            for role, addresses in self.members
+            for index, address in enumerate(addresses)
+        )
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """The address of every task, in the order of `tasks`; empty for a local task."""
+        return tuple(address for _, addresses in self.members for address in addresses)
+
+    @property
+    def is_local(self) -> bool:
+        """Whether this is one task on its own, without addresses."""
+        return not self.members
+
+    @property
+    def has_ps(self) -> bool:
+        """Whether there are parameter servers."""
+        return "ps" in self.jobs
+
+    @property
+    def num_workers(self) -> int:
+        """How many tasks compute gradients.
+
+        A chief beside parameter servers only coordinates; without them it is
+        a worker too.
+        """
+        if self.is_local:
+            return 1
+        workers = len(self.jobs.get("worker", ()))
+        return workers if self.has_ps else workers + len(self.jobs.get("chief", ()))
+
+    @property
+    def chief(self) -> Task:
+        """The task that writes and prints: `chief/0` where there is one, else `worker/0`."""
+        role = "chief" if "chief" in self.jobs else "worker"
+        addresses = self.jobs.get(role)
+        return Task(role, 0, addresses[0] if addresses else None)
+
+    @property
+    def is_chief(self) -> bool:
+        """Whether this process is the chief."""
+        return self.task == self.chief
+
+    def to_tf_config(self) -> str:
+        """Returns the TF_CONFIG that gives this cluster; empty for a local task."""
+        if self.is_local:
+            return ""
+        task = {"type": self.task.type, "index": self.task.index}
+        return json.dumps({"cluster": self.jobs, "task": task})
+
+    def fingerprint(self) -> str:
+        """Returns a hash of the jobs; tasks of one cluster have the same one."""
+        text = json.dumps(self.jobs, sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()

@@ -1,0 +1,145 @@
+"""Reading the cluster from the variables that Slurm's `srun` gives each task.
+
+Every task of the step becomes a worker, unless TFDIST_ROLES hands out other
+roles in the order of the ranks, as in `chief:1,ps:1,worker:2`. Ports are
+derived from the job id, so that every task computes the same ones;
+TFDIST_PORT_BASE sets the first one by hand.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from tfdist.cluster.address import join_address
+from tfdist.cluster.hostlist import expand_hostlist
+from tfdist.cluster.messages import plural, quote, reject
+from tfdist.cluster.spec import Jobs, check_jobs, check_role
+
+_TASKS = re.compile(r"([0-9]{1,6})(?:\(x([0-9]{1,6})\))?", re.ASCII)
+# Below the kernel's ephemeral ports (from 32768), so no outgoing connection takes one.
+_FIRST_PORT, _LAST_PORT, _PORTS_PER_STEP = 20000, 32000, 16
+
+
+def is_slurm_step(environ: Mapping[str, str]) -> bool:
+    """Whether this process is one of several tasks that `srun` started.
+
+    A batch script also has a SLURM_PROCID, but runs once: it is no step.
+    """
+    if "SLURM_PROCID" not in environ:
+        return False
+    in_step = any(name in environ for name in ("SLURM_STEP_NODELIST", "SLURM_STEP_NUM_TASKS"))
+    if not in_step and environ.get("ENVIRONMENT") == "BATCH":
+        return False
+    tasks = environ.get("SLURM_STEP_NUM_TASKS") or environ.get("SLURM_NTASKS") or "1"
+    return tasks != "1"
+
+
+def parse_slurm(environ: Mapping[str, str]) -> tuple[Jobs, str, int]:
+    """Returns the jobs, and the role and index of this task of the step.
+
+    Raises:
+        ConfigError: a variable is missing, malformed, or at odds with another.
+    """
+    name = _first(environ, "SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST")
+    hosts = expand_hostlist(environ[name], name)
+    count_name = _first(environ, "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS")
+    count = _integer(environ, count_name)
+    per_node = _tasks_per_node(environ, len(hosts), count)
+    places = _distribute(environ, per_node)
+    rank = _integer(environ, "SLURM_PROCID")
+    if rank >= count:
+        reject("SLURM_PROCID", f"{rank} is out of range; {count_name} is {count}")
+    node = _integer(environ, "SLURM_NODEID") if "SLURM_NODEID" in environ else places[rank][0]
+    if node != places[rank][0]:
+        problem = f"rank {rank} is on node {node}, not {places[rank][0]} as {name} has it"
+        reject("SLURM_NODEID", f"{problem}; use srun --distribution=block")
+    base = _port_base(environ, max(per_node))
+    addresses = [join_address(hosts[node], base + local) for node, local in places]
+    jobs, role, index = assign_roles(environ, addresses, rank)
+    return check_jobs(jobs, "SLURM"), role, index
+
+
+def assign_roles(
+    environ: Mapping[str, str], addresses: list[str], rank: int
+) -> tuple[Jobs, str, int]:
+    """Hands out the roles of TFDIST_ROLES to the ranks, in order.
+
+    Returns:
+        The jobs, and the role and index of `rank`.
+
+    Raises:
+        ConfigError: TFDIST_ROLES is malformed or is not for this many tasks.
+    """
+    text = environ.get("TFDIST_ROLES") or f"worker:{len(addresses)}"
+    roles: list[str] = []
+    for part in text.split(","):
+        name, _, count = part.strip().partition(":")
+        role = check_role(name, "TFDIST_ROLES")
+        if role in roles:
+            reject("TFDIST_ROLES", f"{quote(text)} names {role} twice")
+        if not (count.isascii() and count.isdigit() and 0 < len(count) < 7 and int(count)):
+            reject("TFDIST_ROLES", f"{quote(text)} is not like 'chief:1,ps:1,worker:2'")
+        roles += [role] * min(int(count), len(addresses) + 1)
+    if len(roles) != len(addresses):
+        reject("TFDIST_ROLES", f"{quote(text)} is not for {plural(len(addresses), 'task')}")
+    jobs: dict[str, tuple[str, ...]] = {}
+    for role, address in zip(roles, addresses, strict=True):
+        jobs[role] = (*jobs.get(role, ()), address)
+    return jobs, roles[rank], roles[:rank].count(roles[rank])
+
+
+def _first(environ: Mapping[str, str], *names: str) -> str:
+    for name in names:
+        if environ.get(name):
+            return name
+    reject(names[0], "is not set; start the tasks with srun")
+
+
+def _integer(environ: Mapping[str, str], name: str) -> int:
+    text = environ[name].strip()
+    if not (text.isascii() and text.isdigit() and len(text) < 10):
+        reject(name, f"{quote(text)} is not an integer of 0 or more")
+    return int(text)
+
+
+def _tasks_per_node(environ: Mapping[str, str], nodes: int, count: int) -> list[int]:
+    """Reads `2(x3),1` as [2, 2, 2, 1]."""
+    name = _first(environ, "SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE")
+    text = environ[name]
+    result: list[int] = []
+    for part in text.split(","):
+        match = _TASKS.fullmatch(part.strip())
+        if not match or int(match.group(2) or 1) > nodes:
+            reject(name, f"{quote(text)} is not like '2(x3),1' for {plural(nodes, 'node')}")
+        result += [int(match.group(1))] * int(match.group(2) or 1)
+    if len(result) != nodes or sum(result) != count:
+        tasks = f"{plural(count, 'task')} on {plural(nodes, 'node')}"
+        reject(name, f"{quote(text)} is not for {tasks}, as the other variables have it")
+    return result
+
+
+def _distribute(environ: Mapping[str, str], per_node: list[int]) -> list[tuple[int, int]]:
+    """Returns the node and the number on that node of each rank."""
+    how = environ.get("SLURM_DISTRIBUTION", "block").split(":")[0].split(",")[0]
+    if how == "cyclic":
+        rounds = range(max(per_node))
+        return [(n, i) for i in rounds for n, count in enumerate(per_node) if i < count]
+    if how in ("plane", "arbitrary"):
+        reject("SLURM_DISTRIBUTION", f"{quote(how)} is not supported; use block or cyclic")
+    return [(n, i) for n, count in enumerate(per_node) for i in range(count)]
+
+
+def _port_base(environ: Mapping[str, str], per_node: int) -> int:
+    if environ.get("TFDIST_PORT_BASE"):
+        base = _integer(environ, "TFDIST_PORT_BASE")
+        if not 1024 <= base <= 65536 - per_node:
+            reject("TFDIST_PORT_BASE", f"{base} is out of range; 1024 to {65536 - per_node}")
+        return base
+    job = _integer(environ, _first(environ, "SLURM_JOB_ID", "SLURM_JOBID"))
+    step_text = environ.get("SLURM_STEP_ID", "0")
+    step = int(step_text) if step_text.isascii() and step_text.isdigit() else 0
+    # Neighbouring jobs, and steps of one job, may share a node: keep them apart.
+    width = max(_PORTS_PER_STEP, per_node)
+    slots = (_LAST_PORT - _FIRST_PORT) // width
+    return _FIRST_PORT + (job + 101 * step) % slots * width
