@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import operator
@@ -92,10 +93,8 @@ class Cluster:
             given = quote(task_type)
             reject("task_type", f"{given} is not in cluster_spec; it has {', '.join(jobs)}")
         if not isinstance(task_index, bool):
-            try:  # Accepts the integers of NumPy too.
+            with contextlib.suppress(TypeError):  # Accepts the integers of NumPy too.
                 task_index = operator.index(task_index)
-            except TypeError:
-                pass
         index = check_index(task_index, role, jobs, "task_index", "cluster_spec")
         return cls._build(jobs, role, index, source="cluster_spec")
 

@@ -1,0 +1,64 @@
+"""The `tfdist` command: a table of subcommands, each loaded only when it is asked for."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+
+from tfdist import __version__
+from tfdist.errors import EXIT_CONFIG, EXIT_DONE, TfdistError
+
+EXIT_INTERRUPTED = 130
+
+# subcommand -> (module with `main(argv) -> int`, what it does)
+COMMANDS = {
+    "check": ("tfdist.cli.check", "say which cluster and which task of it this is"),
+    "launch": ("tfdist.cli.launch", "run a cluster of local processes"),
+    "train": ("tfdist.cli.train", "train ResNet50 with any strategy"),
+    "plan": ("tfdist.cli.plan", "work out batch size and learning rate"),
+    "render": ("tfdist.cli.render", "write manifests for Kubernetes or Slurm"),
+    "env": ("tfdist.cli.env", "show versions, devices and environment variables"),
+}
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Runs a subcommand and returns the exit code.
+
+    What a user got wrong is one line on stderr, never a traceback.
+
+    Args:
+        argv: the arguments behind `tfdist`; those of this process by default.
+    """
+    args = sys.argv[1:] if argv is None else argv
+    if args and args[0] in ("-h", "--help"):
+        print(_usage())
+        return EXIT_DONE
+    if args and args[0] == "--version":
+        print(f"tfdist {__version__}")
+        return EXIT_DONE
+    if not args or args[0] not in COMMANDS:
+        given = f"{args[0]!r} is not a command" if args else "no command given"
+        print(f"tfdist: {given}; commands are {', '.join(COMMANDS)}", file=sys.stderr)
+        return EXIT_CONFIG
+    try:
+        module = importlib.import_module(COMMANDS[args[0]][0])
+        code = module.main(args[1:])
+        sys.stdout.flush()
+        return code
+    except TfdistError as error:
+        print(f"tfdist: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:
+        # The reader of our output, such as `head`, has gone. Python flushes
+        # stdout once more at exit: give it somewhere to go.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_DONE
+
+
+def _usage() -> str:
+    lines = ["usage: tfdist COMMAND [ARGUMENTS]", ""]
+    lines += [f"  {name:8}{text}" for name, (_, text) in COMMANDS.items()]
+    return "\n".join([*lines, "", "'tfdist COMMAND --help' says more."])

@@ -1,0 +1,51 @@
+"""An argument parser whose usage errors are one line, as all tfdist errors are."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from typing import NoReturn
+
+from tfdist.errors import ConfigError
+
+
+class Parser(argparse.ArgumentParser):
+    """Raises ConfigError where argparse would print its usage and exit."""
+
+    def __init__(self, prog: str, description: str) -> None:
+        super().__init__(prog=prog, description=description, allow_abbrev=False)
+
+    def error(self, message: str) -> NoReturn:
+        """Reports a usage error.
+
+        Raises:
+            ConfigError: always.
+        """
+        command = self.prog.removeprefix("tfdist ")
+        raise ConfigError(f"{command}: {message}; see '{self.prog} --help'")
+
+
+def seconds(text: str) -> float:
+    """Reads a duration of 0 seconds or more.
+
+    Raises:
+        argparse.ArgumentTypeError: it is none.
+    """
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 <= value < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds, 0 or more")
+    return value
+
+
+def count(text: str) -> int:
+    """Reads an integer of 0 or more.
+
+    Raises:
+        argparse.ArgumentTypeError: it is none.
+    """
+    if not (text.isascii() and text.isdigit() and len(text) < 7):
+        raise argparse.ArgumentTypeError(f"{text!r} is not an integer, 0 or more")
+    return int(text)

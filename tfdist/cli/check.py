@@ -1,0 +1,70 @@
+"""`tfdist check`: which cluster is this, which task of it, and what would `auto` build."""
+
+from __future__ import annotations
+
+from tfdist.cli.arguments import Parser, seconds
+from tfdist.cluster import Cluster, Task
+from tfdist.errors import EXIT_DONE
+
+
+def main(argv: list[str]) -> int:
+    """Prints the cluster that the environment describes.
+
+    Raises:
+        ConfigError: the environment describes none.
+        PeerError: with `--wait`, a peer did not come.
+    """
+    parser = Parser("tfdist check", "Say which cluster and which task of it this is.")
+    parser.add_argument(
+        "--wait", type=seconds, metavar="S", help="also meet all other tasks, within S seconds"
+    )
+    args = parser.parse_args(argv)
+    cluster = Cluster.from_environment()
+    for line in describe(cluster):
+        print(line, flush=True)
+    if args.wait is not None and not cluster.is_local:
+        from tfdist.cluster import rendezvous
+
+        rendezvous(cluster, timeout=args.wait)
+        print(f"all {len(cluster.tasks)} tasks met")
+    return EXIT_DONE
+
+
+def describe(cluster: Cluster) -> list[str]:
+    """Returns the cluster as lines for people to read."""
+    tasks = list(cluster.tasks)
+    if cluster.task not in tasks:  # TFJob leaves evaluators out of the cluster.
+        tasks.append(cluster.task)
+    names = max(len(str(task)) for task in tasks)
+    addresses = max(len(task.address or "-") for task in tasks)
+    noun = "task" if len(tasks) == 1 else "tasks"
+    lines = [f"cluster   {len(tasks)} {noun}, from {cluster.source}"]
+    for task in tasks:
+        row = f"  {task!s:{names}}  {task.address or '-':{addresses}}  {_remarks(cluster, task)}"
+        lines.append(row.rstrip())
+    lines.append(f"this is   {cluster.task}")
+    lines.append(f"chief     {cluster.chief}")
+    lines.append(f"auto      {explain_auto(cluster)}")
+    return lines
+
+
+def explain_auto(cluster: Cluster) -> str:
+    """Says which strategy `auto` builds for a cluster, and why."""
+    if cluster.is_local:
+        return "one_device, or mirrored when this machine has several GPUs: one local task"
+    if cluster.task.type == "evaluator":
+        return "one_device, or mirrored when this machine has several GPUs: an evaluator is alone"
+    if cluster.has_ps:
+        return "parameter_server: the cluster has ps tasks"
+    if cluster.num_workers > 1:
+        return f"multi_worker_mirrored: the cluster has {cluster.num_workers} workers and no ps"
+    return "one_device, or mirrored when this machine has several GPUs: one worker and no ps"
+
+
+def _remarks(cluster: Cluster, task: Task) -> str:
+    remarks = []
+    if task == cluster.task:
+        remarks.append("this task")
+    if task == cluster.chief:
+        remarks.append("chief")
+    return ", ".join(remarks)

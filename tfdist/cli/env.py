@@ -1,0 +1,39 @@
+"""`tfdist env`: versions, devices and environment variables, to put into a bug report."""
+
+from __future__ import annotations
+
+import os
+import platform
+from importlib import metadata
+
+from tfdist.cli.arguments import Parser
+from tfdist.cluster.messages import quote
+from tfdist.errors import EXIT_DONE
+from tfdist.launch.machine import gpu_ids, usable_cores
+
+PACKAGES = ("tfdist", "tensorflow", "keras", "tensorflow-datasets", "numpy", "absl-py", "PyYAML")
+PREFIXES = ("TFDIST_", "TF_", "KERAS_", "CUDA_", "NCCL_", "SLURM_", "OMP_", "XLA_")
+NAMES = ("JOB_COMPLETION_INDEX", "GRPC_VERBOSITY", "PYTHONPATH")
+
+
+def main(argv: list[str]) -> int:
+    """Prints what runs here; imports none of it."""
+    Parser("tfdist env", "Show versions, devices and environment variables.").parse_args(argv)
+    rows = [("python", platform.python_version()), ("platform", platform.platform())]
+    rows += [(name, _version(name)) for name in PACKAGES]
+    rows.append(("cores", f"{len(usable_cores())} usable of {os.cpu_count()}"))
+    rows.append(("gpus", ", ".join(gpu_ids()) or "none"))
+    for name, value in sorted(os.environ.items()):
+        if name.startswith(PREFIXES) or name in NAMES:
+            rows.append((name, quote(value)))
+    width = max(len(name) for name, _ in rows)
+    for name, value in rows:
+        print(f"{name:{width}}  {value}")
+    return EXIT_DONE
+
+
+def _version(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return "not installed"
