@@ -1,0 +1,104 @@
+"""`tfdist launch`: run a cluster of local processes, each with its TF_CONFIG."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from tfdist.cli.arguments import Parser, count, seconds
+from tfdist.cluster.spec import ROLES
+from tfdist.errors import ConfigError
+from tfdist.launch.job import Job
+from tfdist.launch.local import Options, launch
+
+_FLAGS = {"chief": "--chief", "worker": "--workers", "ps": "--ps", "evaluator": "--evaluator"}
+
+
+def main(argv: list[str]) -> int:
+    """Runs the job and returns the exit code of the cause, or 0.
+
+    Raises:
+        ConfigError: the flags or the file describe no job. Nothing was started.
+    """
+    before, separator, command = argv, False, []
+    if "--" in argv:
+        at = argv.index("--")
+        before, separator, command = argv[:at], True, argv[at + 1 :]
+    args = _parser().parse_args(before)
+    counts = {role: getattr(args, role) for role in ROLES}
+    given = [_FLAGS[role] for role in ROLES if counts[role] is not None]
+    if separator and not command:
+        raise ConfigError("launch: no command behind '--'; give a program to run")
+    if args.spec is not None:
+        if given:
+            raise ConfigError(f"launch: {given[0]} and --spec exclude each other; keep one of them")
+        job = Job.from_file(args.spec, command)
+    elif not given:
+        raise ConfigError("launch: how many tasks? give --workers N or --spec FILE")
+    else:
+        job = Job.from_counts({role: n or 0 for role, n in counts.items()}, command)
+    options = Options(
+        max_restarts=args.max_restarts,
+        restart_delay=args.restart_delay,
+        grace=args.grace,
+        log_dir=args.log_dir,
+        env=dict(args.env),
+        cpus_per_task=args.cpus_per_task,
+        gpus_per_task=args.gpus_per_task,
+    )
+    return launch(job, options)
+
+
+def _parser() -> Parser:
+    parser = Parser("tfdist launch", "Run a cluster of local processes: flags, then -- COMMAND.")
+    for role in ROLES:
+        parser.add_argument(
+            _FLAGS[role], dest=role, type=count, metavar="N", help=f"how many {role} tasks"
+        )
+    parser.add_argument(
+        "--spec", metavar="FILE", help='instead of counts: {"cluster": {...}} or a TFJob YAML'
+    )
+    parser.add_argument(
+        "--max-restarts",
+        type=count,
+        default=0,
+        metavar="K",
+        help="how often to start tasks again that ended with 128 or more, or by a signal (0)",
+    )
+    parser.add_argument(
+        "--restart-delay",
+        type=seconds,
+        default=1.0,
+        metavar="S",
+        help="wait before the first restart, doubled from one to the next, up to 30 s (1)",
+    )
+    parser.add_argument(
+        "--grace",
+        type=seconds,
+        default=10.0,
+        metavar="S",
+        help="seconds a task has to end before it is killed (10)",
+    )
+    parser.add_argument("--log-dir", type=Path, metavar="D", help="also write one file per task")
+    parser.add_argument(
+        "--env",
+        type=_variable,
+        action="append",
+        default=[],
+        metavar="K=V",
+        help="set a variable for every task; may be repeated",
+    )
+    parser.add_argument(
+        "--cpus-per-task", default="auto", metavar="N", help="cores a task: auto, none or a number"
+    )
+    parser.add_argument(
+        "--gpus-per-task", default="auto", metavar="N", help="GPUs a task: auto, none or a number"
+    )
+    return parser
+
+
+def _variable(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not name or not equals:
+        raise argparse.ArgumentTypeError(f"{text!r} is not like NAME=VALUE")
+    return name, value

@@ -1,0 +1,100 @@
+"""Turning what a task prints into whole lines with the task's name in front."""
+
+from __future__ import annotations
+
+import codecs
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import BinaryIO, TextIO
+
+_MAX_LINE = 64 * 1024
+_REDRAW_SECONDS = 2.0
+
+
+class LineAssembler:
+    """Cuts a byte stream into lines.
+
+    A progress bar redraws its line with carriage returns. Of such a line the
+    last drawing is kept, and while it is being redrawn one drawing every two
+    seconds comes out as a line of its own.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+        self._text = ""
+        self._drawn = ""
+        self._shown = ""
+        self._shown_at = clock()
+
+    def feed(self, data: bytes, final: bool = False) -> list[str]:
+        """Returns the lines that `data` completes; with `final`, also the unfinished one."""
+        self._text += self._decoder.decode(data, final)
+        *whole, self._text = self._text.split("\n")
+        lines: list[str] = []
+        for line in whole:
+            self._finish(line, lines)
+        if "\r" in self._text:
+            *drawings, self._text = self._text.split("\r")
+            self._drawn = next((d for d in reversed(drawings) if _visible(d)), self._drawn)
+            if self._drawn != self._shown and self._clock() - self._shown_at >= _REDRAW_SECONDS:
+                lines.append(_visible(self._drawn))
+                self._shown, self._shown_at = self._drawn, self._clock()
+        if len(self._text) > _MAX_LINE or (final and (self._text or self._drawn)):
+            line, self._text = self._text, ""
+            self._finish(line, lines)
+        return lines
+
+    def _finish(self, line: str, lines: list[str]) -> None:
+        redrawn = self._drawn
+        drawings = [d for d in line.split("\r") if _visible(d)]
+        text = drawings[-1] if drawings else redrawn
+        # The last drawing of a bar may already have come out.
+        if not (redrawn and text == self._shown):
+            lines.append(_visible(text))
+        self._drawn = self._shown = ""
+        self._shown_at = self._clock()
+
+
+def _visible(drawing: str) -> str:
+    # Keras moves back with backspaces before it redraws.
+    return drawing.replace("\b", "").rstrip() if "\b" in drawing else drawing.rstrip("\r\n")
+
+
+class TaskOutput:
+    """Prints the lines of one task behind its name, and keeps its last ones.
+
+    Args:
+        name: the task's name.
+        width: how many columns names take, so that the lines stand aligned.
+        stream: where the lines go.
+        log: a file for the unchanged bytes.
+        keep: how many last lines to keep for the report.
+    """
+
+    def __init__(
+        self, name: str, width: int, stream: TextIO, log: BinaryIO | None = None, keep: int = 20
+    ) -> None:
+        self._prefix = f"{name:{width}} | "
+        self._stream = stream
+        self._log = log
+        self._lines = LineAssembler()
+        self.tail: deque[str] = deque(maxlen=keep)
+
+    def feed(self, data: bytes, final: bool = False) -> None:
+        """Takes what the task has printed."""
+        if self._log is not None and data:
+            self._log.write(data)
+            self._log.flush()
+        lines = self._lines.feed(data, final)
+        if not lines:
+            return
+        self.tail.extend(line for line in lines if line.strip())
+        text = "".join(f"{self._prefix}{line}".rstrip(" ") + "\n" for line in lines)
+        try:
+            self._stream.write(text)
+        except UnicodeEncodeError:  # A terminal that is not UTF-8.
+            encoding = self._stream.encoding or "ascii"
+            self._stream.write(text.encode(encoding, "replace").decode(encoding))
+        self._stream.flush()
