@@ -1,0 +1,15 @@
+"""Image datasets through TFDS, sharded over workers, in an order that can be repeated.
+
+Example:
+    source = tfdist.data.load("digits", image_size=32, channels=3, seed=0)
+    train, test = source.train(global_batch=64), source.test(global_batch=64)
+    trainer.fit(train, epochs=6, validation_data=test)
+"""
+
+from __future__ import annotations
+
+from tfdist.data.pipeline import Pipeline
+from tfdist.data.recipe import Recipe
+from tfdist.data.source import Source, load
+
+__all__ = ["Pipeline", "Recipe", "Source", "load"]

@@ -1,0 +1,1 @@
+"""The UCI handwritten digits as a TFDS dataset named `digits`."""

@@ -1,0 +1,230 @@
+"""From a split to batches: the order, the sharding and the preprocessing of an epoch."""
+
+from __future__ import annotations
+
+import abc
+
+import numpy as np
+import tensorflow as tf
+
+from tfdist.data import seeds
+from tfdist.data.augment import Transform
+from tfdist.data.sharding import Shard
+from tfdist.data.splits import IndexedSplit, TfdsSplit
+from tfdist.errors import ConfigError
+
+# Encoded examples held to shuffle a stream: 0.5 GB of ImageNet's JPEGs.
+_SHUFFLE_BUFFER = 4096
+
+
+class Pipeline(abc.ABC):
+    """A split in global batches, for any number of input pipelines and any epoch.
+
+    Call it with a `tf.distribute.InputContext` to get one epoch of that pipeline's
+    batches. The result depends on the seed, the epoch and the context only, not on
+    what was read before: a run that comes back asks for epoch `k` and has it. The
+    batches of all pipelines together hold every example once.
+
+    Attributes:
+        num_examples: examples in an epoch, over all pipelines.
+        global_batch: examples in a batch, over all pipelines.
+        image_shape: height, width and channels of an image.
+        seed: what order and augmentation are derived from.
+    """
+
+    def __init__(
+        self,
+        *,
+        num_examples: int,
+        image_shape: tuple[int, int, int],
+        global_batch: int,
+        seed: int,
+        drop_remainder: bool,
+    ) -> None:
+        if isinstance(global_batch, bool) or not isinstance(global_batch, int | np.integer):
+            raise ConfigError(f"global_batch: {global_batch!r} is not an integer")
+        if global_batch < 1:
+            raise ConfigError(f"global_batch: {global_batch} is not allowed; give 1 or more")
+        if drop_remainder and num_examples < global_batch:
+            raise ConfigError(
+                f"global_batch: {global_batch} is larger than the {num_examples} examples, and "
+                "drop_remainder leaves none; give a smaller batch"
+            )
+        self.num_examples = num_examples
+        self.image_shape = image_shape
+        self.global_batch = int(global_batch)
+        self.seed = seed
+        self._drop_remainder = drop_remainder
+
+    @property
+    def steps(self) -> int:
+        """Global batches in an epoch."""
+        return self._shard(None).num_batches
+
+    def __call__(
+        self, input_context: tf.distribute.InputContext | None = None, epoch: int = 0
+    ) -> tf.data.Dataset:
+        """Returns one epoch of one input pipeline.
+
+        Args:
+            input_context: which pipeline of how many; None: the only one.
+            epoch: which epoch, from 0.
+
+        Returns:
+            Batches of images, float32 `(batch, height, width, channels)`, and labels,
+            int32 `(batch,)`, of known cardinality. A pipeline's batch is its share of the
+            global batch: the first pipelines have one example more where it does not
+            divide. Iterating it again gives the same again.
+
+        Raises:
+            ConfigError: there are more pipelines than examples in a global batch, or the
+                epoch is negative.
+        """
+        if epoch < 0:
+            raise ConfigError(f"epoch: {epoch} is not allowed; epochs count from 0")
+        shard = self._shard(input_context)
+        dataset = self._epoch(shard, int(epoch))
+        options = tf.data.Options()
+        options.deterministic = True
+        # Sharded already: TensorFlow must not shard, or rebatch, a second time.
+        options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
+        return dataset.prefetch(tf.data.AUTOTUNE).with_options(options)
+
+    def dataset(self, epochs: int = 1, first_epoch: int = 0) -> tf.data.Dataset:
+        """Returns global batches as a plain dataset, for code that wants no `InputContext`.
+
+        Args:
+            epochs: how many epochs, one after the other, each in its own order.
+            first_epoch: which one to begin with.
+
+        Returns:
+            `epochs * self.steps` batches. No batch spans two epochs, so
+            `model.fit(pipeline.dataset(3), epochs=3, steps_per_epoch=pipeline.steps)` is right.
+
+        Raises:
+            ConfigError: `epochs` is below 1 or `first_epoch` below 0.
+        """
+        if epochs < 1:
+            raise ConfigError(f"epochs: {epochs} is not allowed; give 1 or more")
+        dataset = self(None, first_epoch)
+        for epoch in range(first_epoch + 1, first_epoch + epochs):
+            dataset = dataset.concatenate(self(None, epoch))
+        return dataset
+
+    def _shard(self, context: tf.distribute.InputContext | None) -> Shard:
+        pipelines = context.num_input_pipelines if context else 1
+        if pipelines > self.global_batch:
+            raise ConfigError(
+                f"global_batch: {self.global_batch} is smaller than the {pipelines} workers; "
+                f"give {pipelines} or more"
+            )
+        return Shard(
+            num_examples=self.num_examples,
+            global_batch=self.global_batch,
+            num_pipelines=pipelines,
+            index=context.input_pipeline_id if context else 0,
+            drop_remainder=self._drop_remainder,
+        )
+
+    @abc.abstractmethod
+    def _epoch(self, shard: Shard, epoch: int) -> tf.data.Dataset:
+        """Returns the batches of one shard of one epoch."""
+
+
+class _ImagePipeline(Pipeline):
+    """What reading by index and reading a stream share: the preprocessing."""
+
+    def __init__(
+        self,
+        *,
+        num_examples: int,
+        transform: Transform,
+        global_batch: int,
+        seed: int,
+        drop_remainder: bool,
+        shuffle: bool,
+        augment: bool,
+    ) -> None:
+        super().__init__(
+            num_examples=num_examples,
+            image_shape=transform.shape,
+            global_batch=global_batch,
+            seed=seed,
+            drop_remainder=drop_remainder,
+        )
+        self._transform = transform
+        self._shuffle = shuffle
+        self._augment = augment
+
+    def _prepare(self, image: tf.Tensor, position: tf.Tensor, epoch: int) -> tf.Tensor:
+        """Transforms the image at a position of an epoch; the same one the same way."""
+        if not self._augment:
+            return self._transform(image, None)
+        key = seeds.derive(self.seed, epoch, seeds.AUGMENT)
+        # The epoch's key in both words; the position in the first. The flip uses the
+        # second word's successor, which is no other position's crop.
+        seed = tf.stack([tf.cast(position, tf.int32) ^ key[0], tf.constant(key[1])])
+        return self._transform(image, seed)
+
+
+class IndexedPipeline(_ImagePipeline):
+    """Reads examples by index, in one order over all pipelines.
+
+    Global batch `k` of an epoch holds the same examples, augmented the same way, for
+    every number of pipelines: N workers train on what one would.
+    """
+
+    def __init__(self, split: IndexedSplit, **kwargs: object) -> None:
+        super().__init__(num_examples=split.num_examples, **kwargs)  # type: ignore[arg-type]
+        self._split = split
+
+    def _epoch(self, shard: Shard, epoch: int) -> tf.data.Dataset:
+        positions = shard.positions()
+        order = positions
+        if self._shuffle:
+            order = seeds.permutation(self.num_examples, self.seed, epoch)[positions]
+
+        def example(position: tf.Tensor, index: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+            image, label = self._split.fetch(index)
+            return self._prepare(image, position, epoch), label
+
+        dataset = tf.data.Dataset.from_tensor_slices((positions, order))
+        return dataset.map(example, tf.data.AUTOTUNE).batch(shard.batch)
+
+
+class StreamPipeline(_ImagePipeline):
+    """Reads a dataset too large for memory from its files.
+
+    Each pipeline reads the same contiguous part of the files every epoch, in another
+    order: the files are shuffled, then the examples in a buffer.
+    """
+
+    def __init__(self, split: TfdsSplit, **kwargs: object) -> None:
+        super().__init__(num_examples=split.num_examples, **kwargs)  # type: ignore[arg-type]
+        self._split = split
+
+    def _epoch(self, shard: Shard, epoch: int) -> tf.data.Dataset:
+        # The examples that drop_remainder leaves out are read and shuffled too, or the
+        # same ones would be left out in every epoch.
+        reading = Shard(shard.num_examples, shard.global_batch, shard.num_pipelines, shard.index)
+        start, size = reading.start, reading.size
+        file_seed = None
+        if self._shuffle:
+            file_seed = seeds.derive(self.seed, epoch, seeds.FILES)[0]
+        dataset = self._split.stream(start, start + size, file_seed)
+        if self._shuffle:
+            dataset = dataset.shuffle(
+                min(_SHUFFLE_BUFFER, max(size, 1)),
+                seed=seeds.derive(self.seed, epoch, seeds.BUFFER)[0],
+                reshuffle_each_iteration=False,
+            )
+
+        def example(
+            position: tf.Tensor, item: tuple[tf.Tensor, tf.Tensor]
+        ) -> tuple[tf.Tensor, tf.Tensor]:
+            encoded, label = item
+            return self._prepare(self._split.decode(encoded), position, epoch), label
+
+        dataset = dataset.take(shard.size).enumerate(start).map(example, tf.data.AUTOTUNE)
+        dataset = dataset.batch(shard.batch)
+        return dataset.apply(tf.data.experimental.assert_cardinality(shard.num_batches))

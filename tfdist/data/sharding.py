@@ -1,0 +1,86 @@
+"""Which examples of an epoch each input pipeline reads: arithmetic only."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+
+
+def share(total: int, parts: int, index: int) -> tuple[int, int]:
+    """Returns the range `[start, stop)` of `total` things that part `index` gets.
+
+    The parts are contiguous and differ by one at most; the first ones are the larger.
+    """
+    base, extra = divmod(total, parts)
+    start = index * base + min(index, extra)
+    return start, start + base + (index < extra)
+
+
+@dataclasses.dataclass(frozen=True)
+class Shard:
+    """One pipeline's part of one epoch of `num_examples` in global batches.
+
+    Each global batch is divided over the pipelines, and the last, partial one
+    too: pipelines stay in step, and batch `k` of all pipelines together is
+    global batch `k` of a single pipeline. A last batch with fewer examples
+    than pipelines leaves the later pipelines without one.
+
+    Attributes:
+        num_examples: examples in the epoch, over all pipelines.
+        global_batch: examples in a full global batch.
+        num_pipelines: input pipelines (usually one a worker).
+        index: which of them this is.
+        drop_remainder: leave the last, partial global batch out.
+    """
+
+    num_examples: int
+    global_batch: int
+    num_pipelines: int = 1
+    index: int = 0
+    drop_remainder: bool = False
+
+    @property
+    def full_batches(self) -> int:
+        """Number of full global batches."""
+        return self.num_examples // self.global_batch
+
+    @property
+    def remainder(self) -> int:
+        """Examples in the last, partial global batch, 0 where there is none."""
+        return 0 if self.drop_remainder else self.num_examples % self.global_batch
+
+    @property
+    def batch(self) -> int:
+        """This pipeline's examples in a full global batch."""
+        start, stop = share(self.global_batch, self.num_pipelines, self.index)
+        return stop - start
+
+    @property
+    def last_batch(self) -> int:
+        """This pipeline's examples in the last, partial global batch."""
+        start, stop = share(self.remainder, self.num_pipelines, self.index)
+        return stop - start
+
+    @property
+    def num_batches(self) -> int:
+        """Batches this pipeline gives in an epoch."""
+        return self.full_batches + (self.last_batch > 0)
+
+    @property
+    def size(self) -> int:
+        """Examples this pipeline gives in an epoch."""
+        return self.full_batches * self.batch + self.last_batch
+
+    @property
+    def start(self) -> int:
+        """Examples of all pipelines before this one: where a contiguous shard begins."""
+        return sum(dataclasses.replace(self, index=before).size for before in range(self.index))
+
+    def positions(self) -> np.ndarray:
+        """Returns the positions in the epoch this pipeline reads: int64, shape `(size,)`."""
+        start, stop = share(self.global_batch, self.num_pipelines, self.index)
+        full = np.arange(self.full_batches)[:, None] * self.global_batch + np.arange(start, stop)
+        start, stop = share(self.remainder, self.num_pipelines, self.index)
+        last = self.full_batches * self.global_batch + np.arange(start, stop)
+        return np.concatenate([full.ravel(), last]).astype(np.int64)

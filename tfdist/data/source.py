@@ -1,0 +1,321 @@
+"""A named dataset, opened: what is in it, and its pipelines."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from typing import Any, Literal
+
+import tensorflow_datasets as tfds
+
+from tfdist.data.augment import Transform
+from tfdist.data.pipeline import IndexedPipeline, Pipeline, StreamPipeline
+from tfdist.data.prepare import default_data_dir, one_line, prepare
+from tfdist.data.recipe import Recipe, recipe_for
+from tfdist.data.splits import FileSplit, TfdsSplit
+from tfdist.data.synthetic import SyntheticPipeline
+from tfdist.errors import ConfigError
+
+_FOLDER = "folder:"
+_DIGITS_SHARDS = 8
+# Decoded bytes of a split up to which "auto" keeps it in memory: CIFAR-10 has 154 MB.
+_CACHE_BYTES = 512 * 2**20
+# Where "test" has no labels.
+_TEST_SPLITS = {"imagenet2012": "validation", "imagenet_resized": "validation"}
+_TEST_NAMES = ("test", "validation", "val", "valid")
+
+
+@dataclasses.dataclass(frozen=True)
+class Source:
+    """A dataset ready to be read. Made by `load`.
+
+    Attributes:
+        name: full name with its version, as in `digits/1.0.0`.
+        num_classes: labels lie in 0 to `num_classes - 1`.
+        class_names: what they stand for.
+        image_shape: height, width and channels of what the pipelines give.
+        num_train: training examples.
+        num_test: test examples, 0 where there are none.
+        recipe: how images are augmented and normalised.
+        seed: what order and augmentation are derived from.
+    """
+
+    name: str
+    num_classes: int
+    class_names: tuple[str, ...] = dataclasses.field(repr=False)
+    image_shape: tuple[int, int, int]
+    num_train: int
+    num_test: int
+    recipe: Recipe
+    seed: int
+    _train: TfdsSplit | FileSplit | None = dataclasses.field(default=None, repr=False)
+    _test: TfdsSplit | FileSplit | None = dataclasses.field(default=None, repr=False)
+
+    def train(
+        self,
+        global_batch: int,
+        *,
+        augment: bool = True,
+        shuffle: bool = True,
+        drop_remainder: bool = False,
+        cache: bool | Literal["auto"] = "auto",
+    ) -> Pipeline:
+        """Returns the training pipeline.
+
+        Args:
+            global_batch: examples in a batch, over all workers.
+            augment: augment as the recipe says.
+            shuffle: read each epoch in an order of its own.
+            drop_remainder: leave the last, partial batch out.
+            cache: keep the decoded images in memory, in every process. Global batches are
+                then the same for every number of workers; otherwise each worker shuffles
+                its own part. "auto": up to 512 MiB. A folder of images is never kept: it is
+                read by index anyway.
+
+        Raises:
+            ConfigError: `global_batch` is not positive, or larger than the dataset where
+                `drop_remainder` is set, or the images cannot be cached.
+        """
+        return self._pipeline(
+            self._train, self.num_train, global_batch, drop_remainder, augment, shuffle, cache
+        )
+
+    def test(
+        self,
+        global_batch: int,
+        *,
+        drop_remainder: bool = False,
+        cache: bool | Literal["auto"] = "auto",
+    ) -> Pipeline:
+        """Returns the test pipeline: in order, not augmented. Arguments as for `train`.
+
+        Raises:
+            ConfigError: as for `train`, or the dataset has no test split.
+        """
+        if self.num_test == 0:
+            raise ConfigError(
+                f"dataset: {self.name} has no test split; allowed names: {', '.join(_TEST_NAMES)}"
+            )
+        return self._pipeline(
+            self._test, self.num_test, global_batch, drop_remainder, False, False, cache
+        )
+
+    def _pipeline(
+        self,
+        split: TfdsSplit | FileSplit | None,
+        num_examples: int,
+        global_batch: int,
+        drop_remainder: bool,
+        augment: bool,
+        shuffle: bool,
+        cache: bool | Literal["auto"],
+    ) -> Pipeline:
+        if split is None:
+            return SyntheticPipeline(
+                num_examples=num_examples,
+                image_shape=self.image_shape,
+                num_classes=self.num_classes,
+                global_batch=global_batch,
+                seed=self.seed,
+                drop_remainder=drop_remainder,
+            )
+        options: dict[str, Any] = {
+            "transform": Transform(self.recipe, self.image_shape),
+            "global_batch": global_batch,
+            "seed": self.seed,
+            "drop_remainder": drop_remainder,
+            "augment": augment,
+            "shuffle": shuffle,
+        }
+        if isinstance(split, FileSplit):
+            return IndexedPipeline(split, **options)
+        size = split.decoded_bytes
+        if cache == "auto":
+            cache = size is not None and size <= _CACHE_BYTES
+        if cache and size is None:
+            raise ConfigError(
+                f"cache: the images of {self.name} vary in size and cannot be cached; "
+                "give cache=False"
+            )
+        return IndexedPipeline(split, **options) if cache else StreamPipeline(split, **options)
+
+
+def load(
+    name: str,
+    *,
+    data_dir: str | os.PathLike[str] | None = None,
+    image_size: int | tuple[int, int] | None = None,
+    channels: int | None = None,
+    recipe: Recipe | None = None,
+    seed: int = 0,
+    num_classes: int | None = None,
+    num_examples: int | None = None,
+    prepare_timeout: float = 3600.0,
+) -> Source:
+    """Opens a dataset, preparing it on disk if it is not there yet.
+
+    Any number of processes may ask at once: one of a machine prepares, others wait.
+
+    Args:
+        name: one of
+            `digits`, the 1,797 bundled UCI digits (needs no network);
+            any TFDS dataset with `image` and `label`, with config and version where
+            wanted, as in `cifar10`, `imagenet2012:5.1.0`, `cifar10_corrupted/fog_3`;
+            `folder:PATH`, images in `PATH/<split>/<class>/`;
+            `synthetic`, random images for benchmarks.
+        data_dir: where TFDS keeps its datasets. None: $TFDIST_DATA_DIR, else
+            $TFDS_DATA_DIR, else `~/tensorflow_datasets`.
+        image_size: side, or height and width, to resize to. None: the dataset's own, or
+            224 where that varies.
+        channels: 1 or 3 to make images grey or RGB. None: the dataset's own.
+        recipe: augmentation and normalisation. None: the usual one for the dataset.
+        seed: order and augmentation of every epoch follow from it.
+        num_classes: classes of `synthetic` (1,000 by default); not for others.
+        num_examples: examples a split of `synthetic` (10,240 by default); not for others.
+        prepare_timeout: seconds to wait for another process that is preparing.
+
+    Raises:
+        ConfigError: there is no such dataset or folder, it cannot be prepared (no network),
+            it is not one of labelled images, or an argument is out of range.
+        PeerError: another process was still preparing after `prepare_timeout` seconds.
+    """
+    if not isinstance(seed, int) or seed < 0:
+        raise ConfigError(f"seed: {seed!r} is not allowed; give an integer of 0 or more")
+    if channels not in (None, 1, 3):
+        raise ConfigError(f"channels: {channels!r} is not allowed; give 1 or 3")
+    size = _size(image_size)
+    if name == "synthetic":
+        height, width = size or (224, 224)
+        count = _positive("num_examples", num_examples, 10_240)
+        classes = _positive("num_classes", num_classes, 1000)
+        return Source(
+            name=name,
+            num_classes=classes,
+            class_names=tuple(str(label) for label in range(classes)),
+            image_shape=(height, width, channels or 3),
+            num_train=count,
+            num_test=count,
+            recipe=recipe or Recipe(crop="none", flip=False),
+            seed=seed,
+        )
+    for argument, value in (("num_classes", num_classes), ("num_examples", num_examples)):
+        if value is not None:
+            raise ConfigError(f"{argument}: {name} has its own; only synthetic takes one")
+    train: TfdsSplit | FileSplit
+    test: TfdsSplit | FileSplit | None
+    if name.startswith(_FOLDER):
+        builder, train, test = _open_folder(name.removeprefix(_FOLDER))
+        full_name = name
+    else:
+        builder, train, test = _open_tfds(name, data_dir, prepare_timeout)
+        full_name = builder.info.full_name
+    height, width, depth = builder.info.features["image"].shape
+    recipe = recipe or recipe_for(builder.name, (height, width, depth))
+    if size is None:
+        fixed = height is not None and width is not None
+        size = (height, width) if fixed else (recipe.default_size, recipe.default_size)
+    label = builder.info.features["label"]
+    return Source(
+        name=full_name,
+        num_classes=label.num_classes,
+        class_names=tuple(label.names),
+        image_shape=(*size, channels or (1 if depth == 1 else 3)),
+        num_train=train.num_examples,
+        num_test=test.num_examples if test else 0,
+        recipe=recipe,
+        seed=seed,
+        _train=train,
+        _test=test,
+    )
+
+
+class _ImageFolder(tfds.folder_dataset.ImageFolder):
+    """TFDS's ImageFolder, which can read a whole split only, with its list of files."""
+
+    def split(self, name: str) -> FileSplit:
+        """Returns the files of a split, in TFDS's fixed mixed order."""
+        examples = self._split_examples[name]
+        to_index = self.info.features["label"].str2int
+        return FileSplit(
+            [example.image_path for example in examples],
+            [to_index(example.label) for example in examples],
+        )
+
+
+def _open_folder(path: str) -> tuple[_ImageFolder, FileSplit, FileSplit | None]:
+    path = os.path.expanduser(path)
+    layout = "folder:PATH wants images in PATH/<split>/<class>/, with a split named train"
+    if not path or not os.path.isdir(path):
+        raise ConfigError(f"dataset: there is no folder {path!r}; {layout}")
+    builder = _ImageFolder(path)
+    if not builder.info.splits.get("train"):
+        found = ", ".join(builder.info.splits) or "none"
+        raise ConfigError(f"dataset: {path} has no images in train (splits: {found}); {layout}")
+    test = next((part for part in _TEST_NAMES if part in builder.info.splits), None)
+    return builder, builder.split("train"), builder.split(test) if test else None
+
+
+def _open_tfds(
+    name: str, data_dir: str | os.PathLike[str] | None, timeout: float
+) -> tuple[tfds.core.DatasetBuilder, TfdsSplit, TfdsSplit | None]:
+    folder = os.path.expanduser(os.fspath(data_dir or default_data_dir()))
+    # Importing it registers the name, so that `digits:1.0.0` works like any other.
+    from tfdist.data.digits import digits_dataset_builder
+
+    def make() -> tfds.core.DatasetBuilder:
+        return tfds.builder(name, data_dir=folder)
+
+    try:
+        builder = make()
+    except tfds.core.DatasetNotFoundError:
+        raise ConfigError(
+            f"dataset: there is no {name!r}; give digits, synthetic, folder:PATH, or a name from "
+            f"tensorflow.org/datasets/catalog (nothing of that name is in {folder} either)"
+        ) from None
+    except Exception as error:  # a bad version or config, or a script's missing import
+        raise ConfigError(f"dataset: {name!r} cannot be opened: {one_line(error)}") from error
+    _require_labelled_images(builder)
+    bundled = isinstance(builder, digits_dataset_builder.Builder)
+    builder = prepare(
+        make, bundled=bundled, num_shards=_DIGITS_SHARDS if bundled else None, timeout=timeout
+    )
+    splits = builder.info.splits
+    if splits and "train" not in splits:
+        raise ConfigError(
+            f"dataset: {builder.info.full_name} has no split named train; it has "
+            f"{', '.join(splits)}"
+        )
+    test = _TEST_SPLITS.get(builder.name)
+    if test is None:
+        test = next((part for part in _TEST_NAMES if part in splits), None if splits else "test")
+    return builder, TfdsSplit(builder, "train"), TfdsSplit(builder, test) if test else None
+
+
+def _require_labelled_images(builder: tfds.core.DatasetBuilder) -> None:
+    features = builder.info.features
+    named = isinstance(features, tfds.features.FeaturesDict)
+    image = features["image"] if named and "image" in features else None
+    label = features["label"] if named and "label" in features else None
+    labelled = isinstance(label, tfds.features.ClassLabel)
+    if not labelled or not isinstance(image, tfds.features.Image):
+        raise ConfigError(
+            f"dataset: {builder.info.full_name} has no image with a class label; its features are "
+            f"{', '.join(features) if named else features}, and an 'image' and a 'label' are needed"
+        )
+
+
+def _size(image_size: int | tuple[int, int] | None) -> tuple[int, int] | None:
+    if image_size is None:
+        return None
+    sides = (image_size, image_size) if isinstance(image_size, int) else tuple(image_size)
+    if len(sides) != 2 or not all(isinstance(side, int) and side > 0 for side in sides):
+        raise ConfigError(f"image_size: {image_size!r} is not allowed; give pixels, as in 32")
+    return sides
+
+
+def _positive(argument: str, value: int | None, default: int) -> int:
+    if value is None:
+        return default
+    if not isinstance(value, int) or value < 1:
+        raise ConfigError(f"{argument}: {value!r} is not allowed; give 1 or more")
+    return value

@@ -1,0 +1,147 @@
+"""The examples of one split, read by index or as a stream of files."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_datasets as tfds
+
+
+class IndexedSplit(Protocol):
+    """Examples that can be read in any order."""
+
+    num_examples: int
+
+    def fetch(self, index: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Returns the decoded image and the int32 label at a scalar int64 index."""
+        ...
+
+
+class FileSplit:
+    """Image files on a disk, decoded when they are read.
+
+    Args:
+        paths: one file an example.
+        labels: their classes.
+        channels: channels to decode to.
+    """
+
+    def __init__(self, paths: Sequence[str], labels: Sequence[int], channels: int = 3) -> None:
+        self.num_examples = len(paths)
+        # Made once: an epoch's graph refers to them and holds no copy.
+        with tf.init_scope(), tf.device("CPU:0"):
+            self._paths = tf.constant(list(paths), tf.string)
+            self._labels = tf.constant(list(labels), tf.int32)
+        self._channels = channels
+
+    def fetch(self, index: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Returns the image `(height, width, channels)` uint8 and its int32 label."""
+        data = tf.io.read_file(tf.gather(self._paths, index))
+        image = tf.io.decode_image(data, channels=self._channels, expand_animations=False)
+        image.set_shape([None, None, self._channels])
+        return image, tf.gather(self._labels, index)
+
+
+class TfdsSplit:
+    """One split of a prepared TFDS dataset with `image` and `label` features.
+
+    Args:
+        builder: the dataset.
+        name: the split's name.
+    """
+
+    def __init__(self, builder: tfds.core.DatasetBuilder, name: str) -> None:
+        self._builder = builder
+        self._name = name
+        self._image = builder.info.features["image"]
+        self._tensors: tuple[tf.Tensor, tf.Tensor] | None = None
+        self._sized = name in builder.info.splits
+        if self._sized:
+            self.num_examples = int(builder.info.splits[name].num_examples)
+        else:
+            # No metadata (a mocked dataset): the stream itself must know.
+            self.num_examples = int(self._raw(name, None).cardinality())
+
+    @property
+    def decoded_bytes(self) -> int | None:
+        """Bytes of all decoded images together, None where their sizes vary."""
+        if None in self._image.shape:
+            return None
+        pixels = int(np.prod(self._image.shape))
+        return self.num_examples * pixels * np.dtype(self._image.np_dtype).itemsize
+
+    # In memory -----------------------------------------------------------
+
+    @functools.cached_property
+    def _arrays(self) -> tuple[np.ndarray, np.ndarray]:
+        # init_scope: the pipeline may be built inside a tf.function (as the
+        # parameter-server coordinator does), and reading is not part of its graph.
+        with tf.init_scope(), tf.device("CPU:0"):
+            dataset = self._raw(self._name, None).map(self._decode, tf.data.AUTOTUNE).batch(1024)
+            parts = list(dataset.as_numpy_iterator())
+        images, labels = zip(*parts, strict=True)
+        return np.concatenate(images), np.concatenate(labels)
+
+    def fetch(self, index: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Returns the decoded image and its int32 label from memory.
+
+        The first call reads the whole split.
+        """
+        images, labels = self._eager_tensors()
+        return tf.gather(images, index), tf.gather(labels, index)
+
+    def _eager_tensors(self) -> tuple[tf.Tensor, tf.Tensor]:
+        # Made outside the graph once, so an epoch captures them and copies nothing.
+        if self._tensors is None:
+            with tf.init_scope(), tf.device("CPU:0"):
+                images, labels = self._arrays
+                self._tensors = tf.constant(images), tf.constant(labels)
+            del self.__dict__["_arrays"]
+        return self._tensors
+
+    # As a stream ---------------------------------------------------------
+
+    def stream(self, start: int, stop: int, file_seed: int | None) -> tf.data.Dataset:
+        """Reads the examples `[start, stop)`, still encoded, and only the files they are in.
+
+        Args:
+            start: the first example.
+            stop: the one after the last.
+            file_seed: reads the files in the order this seed gives; None: in their own.
+
+        Returns:
+            (encoded image, int32 label) pairs; `decode` makes images of them.
+        """
+        if not self._sized:
+            return self._raw(self._name, file_seed).skip(start).take(stop - start)
+        part = tfds.core.ReadInstruction(self._name, from_=start, to=stop, unit="abs")
+        return self._raw(part, file_seed)
+
+    def decode(self, image: tf.Tensor) -> tf.Tensor:
+        """Decodes one image of `stream`."""
+        return self._image.decode_example(image)
+
+    def _decode(self, image: tf.Tensor, label: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        return self.decode(image), label
+
+    def _raw(self, part: Any, file_seed: int | None) -> tf.data.Dataset:
+        options = tf.data.Options()
+        options.deterministic = True
+        dataset = self._builder.as_dataset(
+            split=part,
+            shuffle_files=file_seed is not None,
+            decoders=tfds.decode.PartialDecoding(
+                {"image": True, "label": True}, {"image": tfds.decode.SkipDecoding()}
+            ),
+            read_config=tfds.ReadConfig(
+                options=options,
+                try_autocache=False,
+                shuffle_seed=file_seed,
+                shuffle_reshuffle_each_iteration=False,
+            ),
+        )
+        return dataset.map(lambda item: (item["image"], tf.cast(item["label"], tf.int32)))
