@@ -1,0 +1,68 @@
+"""`tfdist render`: write a job's manifest for Kubernetes or Slurm to stdout."""
+
+from __future__ import annotations
+
+import shlex
+
+from tfdist.cli.arguments import Parser, count
+from tfdist.errors import EXIT_DONE, ConfigError
+from tfdist.launch import manifests
+from tfdist.launch.sbatch import sbatch
+
+_KUBERNETES = {"tfjob": manifests.tfjob, "jobset": manifests.jobset}
+
+
+def main(argv: list[str]) -> int:
+    """Writes the manifest that the arguments describe.
+
+    Raises:
+        ConfigError: An argument is malformed or missing.
+    """
+    options, command = argv, []
+    if "--" in argv:
+        cut = argv.index("--")
+        options, command = argv[:cut], argv[cut + 1 :]
+    args = _parser().parse_args(options)
+    if args.kind in _KUBERNETES and args.image is None:
+        raise ConfigError(f"render(--image): missing; a {args.kind} runs in a container")
+    workload = manifests.Workload(
+        name=args.name,
+        image=args.image or "none",
+        command=command,
+        workers=args.workers,
+        ps=args.ps,
+        namespace=args.namespace,
+        gpus_per_worker=args.gpus_per_worker,
+        cpus=args.cpus,
+        memory=args.memory,
+        volume=args.volume,
+    )
+    made_by = "# " + shlex.join(["tfdist", "render", *argv])
+    if args.kind == "slurm":
+        # The first line of a script has to be its interpreter.
+        interpreter, _, rest = sbatch(workload).partition("\n")
+        print(f"{interpreter}\n{made_by}\n{rest}", end="")
+    else:
+        import yaml  # Not every kind needs it.
+
+        text = yaml.safe_dump(_KUBERNETES[args.kind](workload), sort_keys=False, width=100)
+        print(f"{made_by}\n{text}", end="")
+    return EXIT_DONE
+
+
+def _parser() -> Parser:
+    parser = Parser(
+        "tfdist render",
+        "Write a TFJob, a JobSet or a Slurm batch script that runs '-- COMMAND' in every task.",
+    )
+    parser.add_argument("kind", choices=[*_KUBERNETES, "slurm"], help="what to write")
+    parser.add_argument("--workers", type=count, required=True, help="worker tasks")
+    parser.add_argument("--ps", type=count, default=0, help="parameter servers; adds a chief")
+    parser.add_argument("--name", required=True, help="name of the job")
+    parser.add_argument("--image", help="container image with tfdist in it (Kubernetes)")
+    parser.add_argument("--namespace", help="namespace (Kubernetes)")
+    parser.add_argument("--volume", metavar="CLAIM:/PATH", help="claim to mount (Kubernetes)")
+    parser.add_argument("--gpus-per-worker", type=count, default=0, help="GPUs of each worker")
+    parser.add_argument("--cpus", default="4", help="CPUs of each task (4)")
+    parser.add_argument("--memory", default="8Gi", help="memory of each task (8Gi)")
+    return parser
