@@ -23,7 +23,7 @@ def main(argv: list[str]) -> int:
     for line in describe(cluster):
         print(line, flush=True)
     if args.wait is not None and not cluster.is_local:
-        from tfdist.cluster import rendezvous
+        from tfdist.cluster.rendezvous import rendezvous
 
         rendezvous(cluster, timeout=args.wait)
         print(f"all {len(cluster.tasks)} tasks met")

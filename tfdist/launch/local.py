@@ -291,10 +291,11 @@ class Supervisor:
 
     def _complete(self) -> bool:
         """Whether the job has done its work, whoever still runs."""
-        roles = ("chief", "worker")
+        roles: tuple[str, ...] = ("chief", "worker")
         if self._has_ps:
             roles = ("chief",) if "chief" in self._job.addresses else ("worker",)
         deciding = [name for name in self._names if name.partition("/")[0] in roles]
+        deciding = deciding or self._names  # Nothing but evaluators.
         return all(name in self._exits and not self._exits[name].failed for name in deciding)
 
     # Restarting.
