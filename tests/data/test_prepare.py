@@ -19,7 +19,8 @@ from tfdist.data.digits import digits_dataset_builder as module
 from tfdist.data import load
 real = module.Builder._generate_examples
 def generate(self, part):
-    print("generating", part, flush=True)
+    with open(sys.argv[1] + "/generated", "a") as log:
+        print(part, file=log)
     {hook}
     yield from real(self, part)
 module.Builder._generate_examples = generate
@@ -73,21 +74,22 @@ def test_of_processes_started_at_once_one_prepares(start, tmp_path):
     processes = [start(LOAD.format(hook=""), tmp_path) for _ in range(3)]
     outputs = [process.communicate(timeout=120) for process in processes]
     assert [process.returncode for process in processes] == [0, 0, 0], outputs
-    # Silenced while it prepares: only "read" reaches the terminal, from all three.
+    assert sorted((tmp_path / "generated").read_text().split()) == ["test", "train"]
+    # Nothing that TFDS prints while it prepares reaches the terminal.
     assert [out.splitlines() for out, _ in outputs] == [["read 1500"]] * 3
     assert not list(tmp_path.rglob("*incomplete*"))
 
 
 @pytest.mark.cluster
 def test_a_preparer_that_is_killed_leaves_nothing_behind(start, tmp_path):
-    hook = 'open(sys.argv[1] + "/started", "w").close(); __import__("time").sleep(600)'
+    hook = '__import__("time").sleep(600)'
     first = start(LOAD.format(hook=hook), tmp_path)
     deadline = time.monotonic() + 60
-    while not (tmp_path / "started").exists():
+    while not (tmp_path / "generated").exists():
         assert first.poll() is None, first.communicate()
         assert time.monotonic() < deadline
         time.sleep(0.05)
-    assert list(tmp_path.rglob("*incomplete*"))
+    assert list(tmp_path.rglob("*incomplete*"))  # what the kill leaves
     second = start(LOAD.format(hook=""), tmp_path)
     assert second.stderr is not None
     for line in second.stderr:  # it waits, and says for whom

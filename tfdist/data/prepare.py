@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import io
 import os
 import shutil
 import socket
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import tensorflow_datasets as tfds
 
+from tfdist.data import quiet
 from tfdist.data.lock import exclusive
 from tfdist.errors import ConfigError
 
@@ -59,20 +59,23 @@ def prepare(
         PeerError: another process was still preparing after `timeout` seconds.
     """
     builder = make()
-    if builder.is_prepared() or _is_mocked(builder):
+    if _is_prepared(builder) or _is_mocked(builder):
         return builder
     folder = os.fspath(builder.data_dir)
     name = builder.info.full_name
     with exclusive(_lock_path(folder), task=f"{name} in {folder}", timeout=timeout):
         builder = make()
-        if builder.is_prepared():
+        if _is_prepared(builder):
             return builder
         _remove_leftovers(Path(folder), 0.0 if bundled else _ABANDONED_SECONDS)
         if not bundled:
             _require_network(builder)
         config = tfds.download.DownloadConfig(num_shards=num_shards)
         try:
-            with _silence() if bundled else contextlib.nullcontext():
+            with contextlib.ExitStack() as stack:
+                if bundled:
+                    stack.enter_context(quiet.progress())
+                    stack.enter_context(quiet.warnings())
                 builder.download_and_prepare(download_config=config)
         except Exception as error:  # whatever a dataset's own script raises
             raise ConfigError(
@@ -86,6 +89,11 @@ def one_line(error: BaseException, limit: int = 400) -> str:
     """Returns an exception's message on one line, cut to `limit` characters."""
     text = " ".join(str(error).split()) or type(error).__name__
     return text if len(text) <= limit else text[: limit - 3] + "..."
+
+
+def _is_prepared(builder: tfds.core.DatasetBuilder) -> bool:
+    with quiet.warnings():
+        return builder.is_prepared()
 
 
 def _is_mocked(builder: tfds.core.DatasetBuilder) -> bool:
@@ -130,15 +138,3 @@ def _require_network(builder: tfds.core.DatasetBuilder) -> None:
             f"downloaded: no network ({_PROBE_HOST}: {error.strerror}); prepare it on a machine "
             "with a network and copy it there, or name its folder with data_dir"
         ) from error
-
-
-@contextlib.contextmanager
-def _silence() -> Iterator[None]:
-    """Keeps TFDS's bars and messages off the terminal."""
-    bars = tfds.core.utils.tqdm_utils
-    with contextlib.redirect_stdout(io.StringIO()):
-        tfds.disable_progress_bar()
-        try:
-            yield
-        finally:
-            bars.enable_progress_bar()

@@ -10,6 +10,8 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_datasets as tfds
 
+from tfdist.data import quiet
+
 
 class IndexedSplit(Protocol):
     """Examples that can be read in any order."""
@@ -131,17 +133,20 @@ class TfdsSplit:
     def _raw(self, part: Any, file_seed: int | None) -> tf.data.Dataset:
         options = tf.data.Options()
         options.deterministic = True
-        dataset = self._builder.as_dataset(
-            split=part,
-            shuffle_files=file_seed is not None,
-            decoders=tfds.decode.PartialDecoding(
-                {"image": True, "label": True}, {"image": tfds.decode.SkipDecoding()}
-            ),
-            read_config=tfds.ReadConfig(
-                options=options,
-                try_autocache=False,
-                shuffle_seed=file_seed,
-                shuffle_reshuffle_each_iteration=False,
-            ),
-        )
+        # The coordinator traces this; TFDS's own code is no graph code.
+        as_dataset = tf.autograph.experimental.do_not_convert(self._builder.as_dataset)
+        with quiet.warnings():
+            dataset = as_dataset(
+                split=part,
+                shuffle_files=file_seed is not None,
+                decoders=tfds.decode.PartialDecoding(
+                    {"image": True, "label": True}, {"image": tfds.decode.SkipDecoding()}
+                ),
+                read_config=tfds.ReadConfig(
+                    options=options,
+                    try_autocache=False,
+                    shuffle_seed=file_seed,
+                    shuffle_reshuffle_each_iteration=False,
+                ),
+            )
         return dataset.map(lambda item: (item["image"], tf.cast(item["label"], tf.int32)))
