@@ -28,7 +28,7 @@ _EXPORTS: dict[str, tuple[str, str | None]] = {
     "central_storage_strategy": ("tfdist.strategy", "central_storage_strategy"),
     "parameter_server_strategy": ("tfdist.strategy", "parameter_server_strategy"),
     "virtual_devices": ("tfdist.strategy", "virtual_devices"),
-    "serve": ("tfdist.strategy", "serve"),
+    "serve": ("tfdist.serving", "serve"),
     "Trainer": ("tfdist.training", "Trainer"),
     "models": ("tfdist.models", None),
     "data": ("tfdist.data", None),

@@ -1,0 +1,94 @@
+"""Gets a compiled model ready to train: its variables built, what cannot work refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tfdist.errors import ConfigError
+from tfdist.training.feed import rows_between
+
+
+def check(model: keras.Model, strategy: tf.distribute.Strategy) -> None:
+    """Refuses what cannot give under this strategy what it gives on one device.
+
+    Raises:
+        ConfigError: Names the feature, the strategy and what to do.
+    """
+    name = type(strategy).__name__
+    if not model.compiled:
+        raise ConfigError("Trainer(model): the model is not compiled; call model.compile(...)")
+    optimizer = inner_optimizer(model.optimizer)
+    if getattr(optimizer, "gradient_accumulation_steps", None):
+        raise ConfigError(
+            f"optimizer.gradient_accumulation_steps: {optimizer.gradient_accumulation_steps} "
+            f"is given, which adds up unreduced gradients under {name}; use "
+            "Trainer(model, accumulate_steps=...) instead"
+        )
+    replicas = strategy.num_replicas_in_sync
+    if replicas > 1 and model.jit_compile is True:
+        raise ConfigError(
+            f"compile(jit_compile=True): XLA cannot compile {name}'s collectives; "
+            "use jit_compile=False or 'auto'"
+        )
+    reductions = loss_reductions(model)
+    if replicas > 1 and "mean_with_sample_weight" in reductions:
+        raise ConfigError(
+            f"loss.reduction: 'mean_with_sample_weight' divides by each replica's own weights "
+            f"under {name}; use 'sum_over_batch_size'"
+        )
+    if replicas > 1 and "sum" in reductions and len(reductions) > 1:
+        raise ConfigError(
+            f"loss.reduction: some losses have 'sum' and some a mean, which {name} cannot add up; "
+            "use one reduction for all"
+        )
+    for variable in model.variables:
+        if variable.value is not None and not _made_in(variable, strategy):
+            raise ConfigError(
+                f"Trainer(model): the model was not made under {name}; build and compile it "
+                "inside 'with strategy.scope():'"
+            )
+
+
+def _made_in(variable: keras.Variable, strategy: tf.distribute.Strategy) -> bool:
+    return strategy.extended.variable_created_in_scope(variable.value)
+
+
+def inner_optimizer(optimizer: keras.optimizers.Optimizer) -> keras.optimizers.Optimizer:
+    """The optimizer that updates the weights, inside one that scales the loss."""
+    return getattr(optimizer, "inner_optimizer", optimizer)
+
+
+def loss_reductions(model: keras.Model) -> set[str]:
+    """The reductions of the losses given to `compile`; a name or function stands for a mean."""
+    found = set()
+    for loss in keras.tree.flatten(model.loss):
+        reduction = getattr(loss, "reduction", "sum_over_batch_size")
+        found.add("sum_over_batch_size" if reduction == "mean" else str(reduction))
+    return found
+
+
+def build(model: keras.Model, strategy: tf.distribute.Strategy, sample: Any) -> None:
+    """Builds the variables of the model, its optimizer, its losses and its metrics.
+
+    Args:
+        model: A compiled model.
+        strategy: The strategy it is to train under.
+        sample: A batch: x, (x, y) or (x, y, sample_weight); one row is used.
+    """
+    x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(rows_between(sample, 0, 1))
+    with strategy.scope():
+        y_pred = None
+        if not model.built or y is not None:
+            y_pred = model(x)
+        optimizer = getattr(model, "optimizer", None)
+        if optimizer is not None and not optimizer.built:
+            optimizer.build(model.trainable_variables)
+    if y is not None and model.compiled:
+        # Keras makes the variables of compiled losses and metrics when it first sees outputs.
+        # They need no place in the strategy: the replicas' sums are kept elsewhere.
+        model.compute_loss(x=x, y=y, y_pred=y_pred, sample_weight=sample_weight)
+        model.compute_metrics(x, y, y_pred, sample_weight=sample_weight)
+        model.reset_metrics()

@@ -1,0 +1,80 @@
+"""Which metrics add up over replicas, and what they amount to.
+
+Most of Keras' metrics keep sums (a total and a count, a confusion matrix), so the replicas'
+sums add up to what one device would have. A metric that does not, or that nobody can tell,
+is updated with the outputs of all replicas together instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import keras
+import tensorflow as tf
+
+from tfdist.training.replica import flat_metrics
+
+# Means of a function that Keras does not evaluate example by example.
+_NOT_BY_EXAMPLE = ("PearsonCorrelation", "ConcordanceCorrelation")
+
+
+def add_up(model: keras.Model) -> bool:
+    """Says whether every metric of the model keeps sums over examples."""
+    return all(_adds_up(metric) for metric in flat_metrics(model))
+
+
+def _adds_up(metric: keras.Metric) -> bool:
+    if not _is_of_keras(type(metric)) or type(metric).__name__ in _NOT_BY_EXAMPLE:
+        return False
+    function = getattr(metric, "_fn", None)
+    return function is None or _is_of_keras(function)
+
+
+def _is_of_keras(thing: object) -> bool:
+    return str(getattr(thing, "__module__", "")).split(".")[0] == "keras"
+
+
+class MetricTotals:
+    """The sums behind a model's metrics, over all replicas and steps so far.
+
+    They are kept apart from the metrics' own variables, which a strategy may have
+    copied onto every replica, to be added up when read.
+
+    Args:
+        model: A compiled model whose metrics have been built.
+    """
+
+    def __init__(self, model: keras.Model) -> None:
+        self._model = model
+        self._of = list(model.metrics_variables)
+        self.variables = [tf.Variable(tf.zeros(v.shape, v.dtype)) for v in self._of]
+        self._results = tf.function(self._compute)
+
+    def reset(self) -> None:
+        """Sets the metrics to where nothing has been seen."""
+        for variable in self.variables:
+            variable.assign(tf.zeros_like(variable))
+
+    def add(self, grown: Sequence[tf.Tensor]) -> None:
+        """Adds what the metrics grew by."""
+        for variable, value in zip(self.variables, grown, strict=True):
+            variable.assign_add(tf.cast(value, variable.dtype))
+
+    def assign(self, totals: Sequence[tf.Tensor]) -> None:
+        """Sets the sums."""
+        for variable, value in zip(self.variables, totals, strict=True):
+            variable.assign(tf.cast(value, variable.dtype))
+
+    def results(self) -> dict[str, tf.Tensor]:
+        """The metrics' values by name, as Keras' logs have them."""
+        return dict(self._results())
+
+    def publish(self) -> None:
+        """Writes the sums to the metrics themselves, for `metric.result()` to see."""
+        for variable, total in zip(self._of, self.variables, strict=True):
+            variable.assign(total)
+
+    def _compute(self) -> dict[str, tf.Tensor]:
+        mapping = [(v, total.read_value()) for v, total in zip(self._of, self.variables)]
+        with keras.StatelessScope(mapping):
+            return self._model.get_metrics_result()

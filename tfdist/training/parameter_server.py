@@ -1,0 +1,165 @@
+"""The training loop of ParameterServerStrategy: workers step on their own, the chief counts.
+
+The chief reads the data and hands each batch to a worker as one closure, so each batch
+is used exactly once, and again only if its worker was lost before it answered. Metrics and
+the step counter live in the chief: workers that read, add and write back would lose counts.
+"""
+
+from __future__ import annotations
+
+import collections
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tfdist.training import metrics as metrics_module
+from tfdist.training.feed import Epoch, rows_of
+from tfdist.training.loss_scale import LossScaler
+from tfdist.training.replica import ReducedView, ReplicaStep
+
+# Batches under way for each worker: one that it computes on and one that waits.
+_PER_WORKER = 2
+
+
+class ParameterServerLoop:
+    """Steps of one model under a ParameterServerStrategy.
+
+    Args:
+        model: A built and compiled model.
+        strategy: The strategy it was made under.
+        coordinator: The strategy's coordinator.
+    """
+
+    def __init__(
+        self,
+        model: keras.Model,
+        strategy: tf.distribute.Strategy,
+        coordinator: tf.distribute.coordinator.ClusterCoordinator,
+    ) -> None:
+        self.model = model
+        self.strategy = strategy
+        self._coordinator = coordinator
+        self._together = not metrics_module.add_up(model)
+        self._step = ReplicaStep(model, gather_metrics=self._together)
+        self._scaler = LossScaler(model.optimizer)
+        self.totals = metrics_module.MetricTotals(model)
+        self._logs: dict[str, float] = {}
+        self._captured: list[keras.Variable] = []
+        workers = len(strategy.cluster_resolver.cluster_spec().as_dict()["worker"])
+        self._most_under_way = _PER_WORKER * workers
+        self._under_way: collections.deque[Any] = collections.deque()
+        self._iterations = self._scaler.optimizer.iterations
+        self._count = int(self._iterations.numpy())
+        compiled = tf.function(reduce_retracing=True, autograph=False)
+        self._train = compiled(self._train_batch)
+        self._test = compiled(self._test_batch)
+        self._predict = compiled(self._predict_batch)
+
+    def reset_metrics(self) -> None:
+        """Starts the metrics from nothing."""
+        self._drain(0)
+        self.totals.reset()
+        self._logs.clear()
+        self._count = int(self._iterations.numpy())
+
+    def train(self, epoch: Epoch, steps: int) -> dict[str, Any]:
+        """Hands the next `steps` batches out; returns the logs of those that are done."""
+        for _ in range(steps):
+            data, _ = epoch.pop()
+            step = tf.constant(self._count, self._iterations.dtype)
+            self._count += 1
+            self._schedule(self._train, data, step)
+        self._iterations.assign(self._count)
+        return self.logs()
+
+    def test(self, epoch: Epoch, steps: int) -> dict[str, Any]:
+        """Hands the next `steps` batches out for evaluation."""
+        for _ in range(steps):
+            data, _ = epoch.pop()
+            self._schedule(self._test, data)
+        return self.logs()
+
+    def predict(self, epoch: Epoch) -> Any:
+        """Predicts the next batch, on any worker."""
+        data, _ = epoch.pop()
+        return self._coordinator.schedule(self._predict, args=(data,))
+
+    def finish_epoch(self) -> None:
+        """Waits until every batch handed out has been answered for."""
+        self._drain(0)
+        self._iterations.assign(self._count)
+
+    def logs(self) -> dict[str, Any]:
+        """The metrics' values over the batches answered for, and the last step's own logs."""
+        return {**self.totals.results(), **self._logs}
+
+    def _schedule(self, function: Any, *args: Any) -> None:
+        self._under_way.append(self._coordinator.schedule(function, args=args))
+        self._drain(self._most_under_way)
+
+    def _drain(self, most: int) -> None:
+        """Takes in answers until at most so many are under way."""
+        while len(self._under_way) > most:
+            grown, logs, outputs = self._under_way.popleft().fetch()
+            self.totals.add(grown)
+            if outputs is not None:
+                totals = [total.read_value() for total in self.totals.variables]
+                self.totals.assign(self._step.update_metrics_together(totals, outputs))
+            self._logs.update({name: float(value) for name, value in logs.items()})
+
+    # The functions below are traced, and run on a worker.
+
+    def _train_batch(self, data: Any, step: tf.Tensor) -> Any:
+        def replica() -> Any:
+            output = self._step.train(
+                data,
+                weight=tf.constant(1.0),
+                count=rows_of(data),
+                loss_scale=self._scaler.value(),
+            )
+            return output.gradients, output.state, output.metrics, output.logs, output.outputs
+
+        with self._step.recorder:
+            gradients, state, grown, logs, outputs = self.strategy.run(replica)
+        for variable, value in zip(self._step.changed, state, strict=True):
+            variable.value.assign(value)
+
+        def apply() -> None:
+            captured = self.strategy.run(self._apply_replica, args=(gradients, step))
+            for variable, value in zip(self._captured, captured, strict=True):
+                variable.value.assign(value)
+
+        if self._scaler.dynamic:
+            finite = self._scaler.all_finite(gradients)
+            tf.cond(finite, apply, lambda: None)
+            self._scaler.update(finite)
+        else:
+            apply()
+        return grown, logs, outputs
+
+    def _apply_replica(self, gradients: Any, step: tf.Tensor) -> list[tf.Tensor]:
+        """Applies gradients as step number `step`, whatever the counter variable says by now."""
+        real = tf.distribute.get_replica_context()
+        optimizer = self._scaler.optimizer
+        gradients = self._scaler.unscale(gradients)
+        counter = optimizer.iterations
+        with ReducedView(real), keras.StatelessScope([(counter, step)]) as scope:
+            optimizer.apply(gradients, self._step.trainable)
+        candidates = [*optimizer.variables, *self._step.trainable]
+        self._captured = [
+            v
+            for v in candidates
+            if v is not counter and scope.get_current_value(v) is not None
+        ]
+        return [tf.cast(scope.get_current_value(v), v.dtype) for v in self._captured]
+
+    def _test_batch(self, data: Any) -> Any:
+        def replica() -> Any:
+            output = self._step.test(data, weight=tf.constant(1.0), count=rows_of(data))
+            return output.metrics, output.logs, output.outputs
+
+        return self.strategy.run(replica)
+
+    def _predict_batch(self, data: Any) -> Any:
+        return self.strategy.run(self._step.predict, args=(data,))

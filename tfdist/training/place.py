@@ -1,0 +1,59 @@
+"""Where this process stands among those that train: its share, and how they agree."""
+
+from __future__ import annotations
+
+import tensorflow as tf
+
+from tfdist.training.feed import Share
+
+_PARAMETER_SERVER = (
+    tf.distribute.ParameterServerStrategy,
+    tf.distribute.experimental.ParameterServerStrategy,
+)
+
+
+class Place:
+    """This process's place in a strategy.
+
+    Args:
+        strategy: Any `tf.distribute.Strategy`, made by tfdist or by hand.
+
+    Attributes:
+        is_parameter_server: Whether the strategy steps asynchronously, through a coordinator.
+        is_chief: Whether this process prints and writes files.
+        share: The replicas it holds.
+    """
+
+    def __init__(self, strategy: tf.distribute.Strategy) -> None:
+        self._strategy = strategy
+        self.is_parameter_server = isinstance(strategy, _PARAMETER_SERVER)
+        resolver = getattr(strategy, "cluster_resolver", None)
+        tasks: list[tuple[str, int]] = []
+        if not self.is_parameter_server and resolver is not None and resolver.cluster_spec():
+            jobs = resolver.cluster_spec().as_dict()
+            tasks = [(job, i) for job in ("chief", "worker") for i in range(len(jobs.get(job, ())))]
+        replicas = 1 if self.is_parameter_server else strategy.num_replicas_in_sync
+        if len(tasks) > 1:
+            worker = tasks.index((resolver.task_type, resolver.task_id))
+            self.share = Share(worker, len(tasks), replicas // len(tasks), replicas)
+        else:
+            self.share = Share(0, 1, replicas, replicas)
+        self.is_chief = self.share.worker == 0
+
+    def exchange(self, value: int) -> list[int]:
+        """Tells every worker `value`; returns all workers' values, in their order.
+
+        All workers must call it at the same point.
+        """
+        if self.share.workers == 1:
+            return [value]
+        mine = tf.one_hot(self.share.worker, self.share.workers, dtype=tf.int64) * value
+
+        def reduce() -> tf.Tensor:
+            context = tf.distribute.get_replica_context()
+            replica = tf.cast(context.replica_id_in_sync_group, tf.int32)
+            first = tf.cast(tf.equal(replica, self.share.first), tf.int64)
+            return context.all_reduce(tf.distribute.ReduceOp.SUM, mine * first)
+
+        values = self._strategy.run(reduce)
+        return [int(v) for v in self._strategy.experimental_local_results(values)[0]]

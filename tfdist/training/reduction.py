@@ -1,0 +1,92 @@
+"""Sums over replicas, in as few collectives as there are data types."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+_SUM = tf.distribute.ReduceOp.SUM
+
+
+def reduce_gradients(
+    gradients: Sequence[Any],
+    *,
+    bytes_per_pack: int = 0,
+    wire_dtype: tf.DType | None = None,
+) -> list[Any]:
+    """Sums gradients over all replicas, in replica context.
+
+    Args:
+        gradients: Tensors, `tf.IndexedSlices` or None, the same kinds on every replica.
+        bytes_per_pack: How much is sent at once, in bytes; 0 leaves it to TensorFlow.
+        wire_dtype: The type float32 gradients are sent in; None sends them as they are.
+
+    Returns:
+        The sums, in the order and with the types of `gradients`.
+    """
+    context = tf.distribute.get_replica_context()
+    if context.num_replicas_in_sync == 1:
+        return list(gradients)
+    options = tf.distribute.experimental.CommunicationOptions(bytes_per_pack=bytes_per_pack)
+    sent: dict[tuple[bool, tf.DType], list[int]] = {}
+    values = list(gradients)
+    for position, value in enumerate(values):
+        if value is None:
+            continue
+        sparse = isinstance(value, tf.IndexedSlices)
+        if wire_dtype is not None and value.dtype == tf.float32 and not sparse:
+            values[position] = tf.cast(value, wire_dtype)
+        sent.setdefault((sparse, values[position].dtype), []).append(position)
+    for positions in sent.values():
+        summed = context.all_reduce(_SUM, [values[i] for i in positions], options)
+        for position, value in zip(positions, summed, strict=True):
+            values[position] = value
+    return [
+        value
+        if value is None or value.dtype == gradient.dtype
+        else tf.cast(value, gradient.dtype)
+        for value, gradient in zip(values, gradients, strict=True)
+    ]
+
+
+def reduce_small(values: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+    """Sums many small tensors over all replicas in one collective a data type.
+
+    Args:
+        values: Tensors of static shape and of a numeric type, the same on every replica.
+
+    Returns:
+        The sums, in the same order.
+    """
+    context = tf.distribute.get_replica_context()
+    if context.num_replicas_in_sync == 1:
+        return list(values)
+    summed: list[tf.Tensor] = list(values)
+    by_dtype: dict[tf.DType, list[int]] = {}
+    for position, value in enumerate(values):
+        by_dtype.setdefault(value.dtype, []).append(position)
+    for positions in by_dtype.values():
+        flat = tf.concat([tf.reshape(values[i], [-1]) for i in positions], axis=0)
+        pieces = tf.split(
+            context.all_reduce(_SUM, flat), [values[i].shape.num_elements() for i in positions]
+        )
+        for position, piece in zip(positions, pieces, strict=True):
+            summed[position] = tf.reshape(piece, values[position].shape)
+    return summed
+
+
+def gather(structure: Any) -> Any:
+    """Concatenates tensors of all replicas along their first axis, in the replicas' order.
+
+    Args:
+        structure: A structure of tensors of rank 1 or more; None where there is nothing. The
+            first dimensions may differ between replicas.
+    """
+    context = tf.distribute.get_replica_context()
+    if context.num_replicas_in_sync == 1:
+        return structure
+    return tf.nest.map_structure(
+        lambda value: None if value is None else context.all_gather(value, axis=0), structure
+    )

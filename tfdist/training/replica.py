@@ -1,0 +1,458 @@
+"""What one replica computes in a step, as Keras would on one device.
+
+Keras consults `tf.distribute` in many places: losses are divided by the number
+of replicas, statistics and metrics are assigned in replica context, the
+optimizer sums the gradients. Here a replica's computation runs as a pure
+function instead. `keras.StatelessScope` holds every variable's value, so nothing
+is assigned; `OneReplicaView` makes Keras see the default strategy, so nothing is
+scaled; and what comes out (gradients, new statistics, additions to the metrics)
+is reduced over the replicas in one place, `tfdist.training.reduction`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import keras
+import tensorflow as tf
+
+from tfdist.errors import ConfigError
+
+# Replicas draw different dropout masks: this odd multiple of the replica's number is added to
+# the seed, so that no two of up to 2**31 replicas share one.
+_SEED_STRIDE = 0x9E3779B1
+_SEED_NAME = "seed_generator_state"
+
+_Values = dict[int, tf.Tensor]
+
+
+class ReplicaOutput(NamedTuple):
+    """What a replica's step gives, before anything is reduced.
+
+    Attributes:
+        gradients: One for each trainable variable, None where there is none.
+        metrics: What each metric variable grew by.
+        state: New values of the non-trainable variables that changed, in the order of
+            `StepFunction.changed`.
+        logs: Scalars that an overridden `train_step` returned beside the metrics.
+        outputs: The predictions (and targets), where metrics are to be updated by all
+            replicas together.
+    """
+
+    gradients: list[Any]
+    metrics: list[tf.Tensor]
+    state: list[tf.Tensor]
+    logs: dict[str, tf.Tensor]
+    outputs: Any
+
+
+class OneReplicaView(tf.distribute.ReplicaContext):
+    """A replica context in which Keras sees one device, yet collectives reach all replicas.
+
+    The strategy it names is TensorFlow's default one (one replica), so Keras does not
+    scale losses; `all_reduce`, which synchronized BatchNormalization calls, goes to the
+    replica context it stands in for.
+    """
+
+    def __init__(self, real: tf.distribute.ReplicaContext) -> None:
+        super().__init__(_DEFAULT_STRATEGY, real.replica_id_in_sync_group)
+        self._real = real
+
+    def all_reduce(self, reduce_op: Any, value: Any, options: Any = None) -> Any:
+        """Reduces over the replicas of the real strategy; the gradient is reduced likewise."""
+
+        @tf.custom_gradient  # type: ignore[untyped-decorator]
+        def reduce(*tensors: tf.Tensor) -> Any:
+            with self._real:
+                reduced = self._real.all_reduce(reduce_op, list(tensors), options)
+
+            def gradient(*upstream: tf.Tensor) -> Any:
+                with self._real:
+                    return self._real.all_reduce(reduce_op, list(upstream), options)
+
+            return reduced, gradient
+
+        flat = tf.nest.flatten(value)
+        return tf.nest.pack_sequence_as(value, tf.nest.flatten(reduce(*flat)))
+
+    def merge_call(self, merge_fn: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Calls `merge_fn` in the real strategy's cross-replica context."""
+        with self._real:
+            return self._real.merge_call(merge_fn, args, kwargs)
+
+
+class ReducedView(tf.distribute.ReplicaContext):
+    """A replica context for an optimizer whose gradients are already reduced.
+
+    Keras' optimizer sums the gradients with `all_reduce`; here that returns them as they are.
+    """
+
+    def __init__(self, real: tf.distribute.ReplicaContext) -> None:
+        super().__init__(real.strategy, real.replica_id_in_sync_group)
+        self._real = real
+
+    def all_reduce(self, reduce_op: Any, value: Any, options: Any = None) -> Any:
+        """Returns `value`: it has been reduced."""
+        del reduce_op, options
+        return value
+
+    def merge_call(self, merge_fn: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Calls `merge_fn` in the real strategy's cross-replica context."""
+        with self._real:
+            return self._real.merge_call(merge_fn, args, kwargs)
+
+
+_DEFAULT_STRATEGY = tf.distribute.get_strategy()
+
+
+def overrides(model: keras.Model, method: str) -> bool:
+    """Says whether the model's class has a `method` of its own."""
+    return getattr(type(model), method) is not getattr(keras.Model, method)
+
+
+class ReplicaStep:
+    """The pure functions of one model: a training step, a test step, predictions.
+
+    Args:
+        model: A built and compiled Keras model.
+        gather_metrics: Whether compiled metrics are left out of the step, because they must see
+            the outputs of all replicas together (see `tfdist.training.metrics`).
+    """
+
+    def __init__(self, model: keras.Model, *, gather_metrics: bool = False) -> None:
+        self.model = model
+        self.gather_metrics = gather_metrics
+        self.trainable = list(model.trainable_variables)
+        self.state = list(model.non_trainable_variables)
+        self.metrics = list(model.metrics_variables)
+        self.recorder = Recorder(model)
+        self.changed: list[keras.Variable] = []  # known once the training step was traced
+        self._call_takes_training = "training" in inspect.signature(model.call).parameters
+        self._loss_takes_training = "training" in inspect.signature(model.compute_loss).parameters
+
+    def train(
+        self,
+        data: Any,
+        *,
+        weight: tf.Tensor,
+        count: tf.Tensor,
+        loss_scale: tf.Tensor | None,
+        sample_factor: Callable[[Any], Any] | None = None,
+    ) -> ReplicaOutput:
+        """Computes gradients, statistics and metrics of this replica's slice.
+
+        Args:
+            data: The slice: x, (x, y) or (x, y, sample_weight).
+            weight: Scalar float32, what the slice counts for in the loss: its share of the
+                global batch.
+            count: Scalar int32, how many examples the slice has; may be 0.
+            loss_scale: Scalar float32 by which the loss is multiplied before the gradient is
+                taken, or None.
+            sample_factor: Gives the factor on the sample weights that makes a loss that is not
+                a plain mean over examples add up over the replicas.
+
+        Returns:
+            The gradients are of `loss * weight * loss_scale`.
+        """
+        real = tf.distribute.get_replica_context()
+        values = [tf.convert_to_tensor(variable.value) for variable in self.trainable]
+        if overrides(self.model, "train_step"):
+            # The step takes gradients with respect to the variables themselves.
+            scope, initial = self._scope(real, [variable.value for variable in self.trainable])
+            with OneReplicaView(real), scope:
+                logs = self.model.train_step(data)
+            gradients, scaled_by = self.recorder.take(self.trainable)
+            factor = weight if loss_scale is None else weight * loss_scale / scaled_by
+            gradients = [_times(gradient, factor) for gradient in gradients]
+            outputs = None
+        else:
+            scope, initial = self._scope(real, values)
+            with OneReplicaView(real), tf.GradientTape() as tape:
+                tape.watch(values)
+                with scope:
+                    loss, outputs = self._forward(data, count, sample_factor, training=True)
+                    logs = {}
+                    scaled = loss * tf.cast(weight, loss.dtype)
+                    if loss_scale is not None:
+                        scaled = scaled * tf.cast(loss_scale, loss.dtype)
+            gradients = tape.gradient(scaled, values)
+        self.changed, state = self._changed_state(scope, initial, real, count)
+        grown, extra = self._grown_metrics(scope, initial, logs, weight)
+        return ReplicaOutput(gradients, grown, state, extra, outputs)
+
+    def test(
+        self,
+        data: Any,
+        *,
+        weight: tf.Tensor,
+        count: tf.Tensor,
+        sample_factor: Callable[[Any], Any] | None = None,
+    ) -> ReplicaOutput:
+        """Computes the metrics of this replica's slice; arguments as for `train`."""
+        real = tf.distribute.get_replica_context()
+        scope, initial = self._scope(real)
+        outputs = None
+        with OneReplicaView(real), scope:
+            if overrides(self.model, "test_step"):
+                logs = self.model.test_step(data)
+            else:
+                _, outputs = self._forward(data, count, sample_factor, training=False)
+                logs = {}
+        grown, extra = self._grown_metrics(scope, initial, logs, weight)
+        return ReplicaOutput([], grown, [], extra, outputs)
+
+    def predict(self, data: Any) -> Any:
+        """Computes the predictions for this replica's slice."""
+        real = tf.distribute.get_replica_context()
+        with OneReplicaView(real), self._scope(real)[0]:
+            if overrides(self.model, "predict_step"):
+                return self.model.predict_step(data)
+            x, _, _ = keras.utils.unpack_x_y_sample_weight(data)
+            return self._call(x, training=False)
+
+    def update_metrics_together(self, totals: Sequence[tf.Tensor], outputs: Any) -> list[tf.Tensor]:
+        """Updates metrics with the outputs of all replicas; returns what each grew by."""
+        real = tf.distribute.get_replica_context()
+        x, y, y_pred, sample_weight = outputs
+        mapping = list(zip(self.metrics, totals, strict=True))
+        with OneReplicaView(real), keras.StatelessScope(mapping) as scope:
+            self.model.compute_metrics(x, y, y_pred, sample_weight=sample_weight)
+            return [scope.get_current_value(variable) for variable in self.metrics]
+
+    def _call(self, x: Any, training: bool) -> Any:
+        if self._call_takes_training:
+            return self.model(x, training=training)
+        return self.model(x)
+
+    def _forward(
+        self,
+        data: Any,
+        count: tf.Tensor,
+        sample_factor: Callable[[Any], Any] | None,
+        training: bool,
+    ) -> tuple[tf.Tensor, Any]:
+        """Forward pass, loss and metrics, as in Keras' own `train_step` and `test_step`."""
+        x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
+        y_pred = self._call(x, training)
+        loss_weight = sample_weight
+        if sample_factor is not None:
+            factor = sample_factor(y_pred)
+            if factor is not None:
+                loss_weight = _weighted(y_pred, sample_weight, factor)
+        arguments = {"training": training} if self._loss_takes_training else {}
+        loss = self.model.compute_loss(
+            x=x, y=y, y_pred=y_pred, sample_weight=loss_weight, **arguments
+        )
+        loss = tf.cast(loss, keras.config.floatx())
+        # A mean over no examples is not a number; it counts for nothing.
+        loss = tf.where(count > 0, loss, tf.zeros_like(loss))
+        for metric in self.model.metrics:
+            if metric.name == "loss":
+                metric.update_state(loss, sample_weight=tf.cast(count, loss.dtype))
+        if self.gather_metrics:
+            return loss, (x, y, y_pred, sample_weight)
+        self.model.compute_metrics(x, y, y_pred, sample_weight=sample_weight)
+        return loss, None
+
+    def _scope(
+        self, real: tf.distribute.ReplicaContext, trainable: Sequence[Any] | None = None
+    ) -> tuple[keras.StatelessScope, _Values]:
+        """A scope in which variables have their values and metrics start from zero.
+
+        Returns:
+            The scope, and what the variables that a step may change begin with.
+        """
+        mapping = [(v, _replica_value(v, real)) for v in self.state]
+        mapping += [(v, tf.zeros(v.shape, v.dtype)) for v in self.metrics]
+        scope = keras.StatelessScope(state_mapping=mapping)
+        if trainable is None:
+            trainable = [tf.convert_to_tensor(v.value) for v in self.trainable]
+        for variable, value in zip(self.trainable, trainable, strict=True):
+            scope.add_update((variable, value))  # As it is: a tape watches this very tensor.
+        return scope, {id(v): scope.get_current_value(v) for v in (*self.state, *self.metrics)}
+
+    def _changed_state(
+        self,
+        scope: keras.StatelessScope,
+        initial: _Values,
+        real: tf.distribute.ReplicaContext,
+        count: tf.Tensor,
+    ) -> tuple[list[keras.Variable], list[tf.Tensor]]:
+        variables, values = [], []
+        for variable in self.state:
+            value = scope.get_current_value(variable)
+            old = initial[id(variable)]
+            if value is old:
+                continue
+            value = tf.cast(value, old.dtype)
+            if is_seed(variable):
+                value = value - _seed_offset(variable, real)
+            elif old.dtype.is_floating:
+                # Statistics of no examples are not numbers; the old ones stay.
+                value = tf.where(count > 0, value, old)
+            variables.append(variable)
+            values.append(value)
+        return variables, values
+
+    def _grown_metrics(
+        self, scope: keras.StatelessScope, initial: _Values, logs: Any, weight: tf.Tensor
+    ) -> tuple[list[tf.Tensor], dict[str, tf.Tensor]]:
+        """What the metrics grew by, and the logs that no metric accounts for."""
+        grown = {}
+        touched = set()
+        for variable in self.metrics:
+            value = scope.get_current_value(variable)
+            if value is not initial[id(variable)]:
+                touched.add(id(variable))
+            grown[id(variable)] = tf.cast(value, variable.dtype)
+        named = {}
+        for metric in flat_metrics(self.model):
+            if type(metric) is keras.metrics.Mean:
+                total, number = metric.variables
+                if id(number) not in grown or id(number) not in touched:
+                    continue
+                # A mean that a step adds one number to is a mean over batches: the slice's
+                # number counts for its share of the batch.
+                if tf.get_static_value(grown[id(number)]) == 1:
+                    for part in (total, number):
+                        grown[id(part)] = grown[id(part)] * tf.cast(weight, grown[id(part)].dtype)
+            if all(id(variable) in touched for variable in metric.variables):
+                named[metric.name] = metric
+        extra = {}
+        if isinstance(logs, dict):
+            for name, value in logs.items():
+                # A tracker that the step left alone says nothing; what it returned does.
+                free = name not in named and (name == "loss" or not _is_metric(self.model, name))
+                if free and _is_scalar(value):
+                    extra[name] = tf.cast(value, tf.float32)
+        return [grown[id(variable)] for variable in self.metrics], extra
+
+
+class Recorder(contextlib.AbstractContextManager["Recorder"]):
+    """Takes down the gradients that an overridden `train_step` hands to the optimizer.
+
+    It is entered around `strategy.run`, as the replicas, which are threads that take turns,
+    share the optimizer.
+    """
+
+    def __init__(self, model: keras.Model) -> None:
+        self._model = model
+        self._active = overrides(model, "train_step")
+        self._of_thread = threading.local()
+
+    def __enter__(self) -> Recorder:
+        if self._active:
+            optimizer = self._model.optimizer
+            self._scale_loss = optimizer.scale_loss
+            optimizer.apply = self._record
+            optimizer.scale_loss = self._scale
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._active:
+            del self._model.optimizer.apply
+            del self._model.optimizer.scale_loss
+
+    def take(self, variables: Sequence[keras.Variable]) -> tuple[list[Any], tf.Tensor]:
+        """The recorded gradients of `variables`, and what they are scaled by already.
+
+        Raises:
+            ConfigError: The step did not call the optimizer.
+        """
+        gradients = getattr(self._of_thread, "gradients", None)
+        if gradients is None:
+            raise ConfigError(
+                f"{type(self._model).__name__}.train_step: never calls self.optimizer.apply or "
+                "apply_gradients, so there is nothing to train with; call it, or override "
+                "compute_loss instead"
+            )
+        scale = tf.constant(1.0)
+        if getattr(self._of_thread, "scaled", False):
+            scale = tf.cast(self._scale_loss(scale), tf.float32)
+        self._of_thread.gradients = None
+        self._of_thread.scaled = False
+        return [gradients.get(id(v)) for v in variables], scale
+
+    def _scale(self, loss: tf.Tensor) -> tf.Tensor:
+        self._of_thread.scaled = True
+        return self._scale_loss(loss)
+
+    def _record(self, grads: Any, trainable_variables: Any = None) -> None:
+        if getattr(self._of_thread, "gradients", None) is not None:
+            raise ConfigError(
+                f"{type(self._model).__name__}.train_step: calls optimizer.apply more than once a "
+                "step; allowed: once, as in Keras' guide to custom train steps"
+            )
+        variables = self._model.trainable_variables
+        if trainable_variables is not None:
+            variables = list(trainable_variables)
+        self._of_thread.gradients = {
+            id(v): gradient for v, gradient in zip(variables, list(grads), strict=True)
+        }
+
+
+def is_seed(variable: keras.Variable) -> bool:
+    """Says whether the variable is the state of a `keras.random.SeedGenerator`."""
+    return variable.name == _SEED_NAME and tuple(variable.shape) == (2,)
+
+
+def _seed_offset(variable: keras.Variable, real: tf.distribute.ReplicaContext) -> tf.Tensor:
+    replica = tf.cast(real.replica_id_in_sync_group, variable.dtype)
+    return tf.stack([replica * _SEED_STRIDE, tf.zeros_like(replica)])
+
+
+def _replica_value(variable: keras.Variable, real: tf.distribute.ReplicaContext) -> tf.Tensor:
+    value = tf.convert_to_tensor(variable.value)
+    return value + _seed_offset(variable, real) if is_seed(variable) else value
+
+
+def flat_metrics(model: keras.Model) -> Iterator[keras.Metric]:
+    """The model's metrics, those inside compiled metrics and losses too."""
+    seen: set[int] = set()
+    stack = list(model.metrics)
+    while stack:
+        metric = stack.pop()
+        if id(metric) in seen:
+            continue
+        seen.add(id(metric))
+        inner = getattr(metric, "metrics", None)
+        if inner:
+            stack.extend(inner)
+        else:
+            yield metric
+
+
+def _is_metric(model: keras.Model, name: str) -> bool:
+    return any(metric.name == name for metric in flat_metrics(model))
+
+
+def _is_scalar(value: Any) -> bool:
+    return tf.is_tensor(value) and value.shape.rank == 0
+
+
+def _times(gradient: Any, factor: tf.Tensor) -> Any:
+    if gradient is None:
+        return None
+    if isinstance(gradient, tf.IndexedSlices):
+        values = gradient.values * tf.cast(factor, gradient.values.dtype)
+        return tf.IndexedSlices(values, gradient.indices, gradient.dense_shape)
+    return gradient * tf.cast(factor, gradient.dtype)
+
+
+def _weighted(y_pred: Any, sample_weight: Any, factor: Any) -> Any:
+    """Sample weights times a factor for each output (a scalar, or a structure like y_pred's)."""
+
+    def one(target: Any, given: Any, scale: tf.Tensor) -> tf.Tensor:
+        if given is None:
+            return tf.ones(tf.shape(target)[:1], scale.dtype) * scale
+        return tf.cast(given, scale.dtype) * scale
+
+    if not isinstance(y_pred, (dict, list, tuple)):
+        return one(y_pred, sample_weight, factor)
+    if isinstance(sample_weight, (dict, list, tuple)):
+        return tf.nest.map_structure(one, y_pred, sample_weight, factor)
+    return tf.nest.map_structure(lambda p, f: one(p, sample_weight, f), y_pred, factor)

@@ -1,0 +1,434 @@
+"""The training loop of the strategies whose replicas step together.
+
+A step is one `tf.function`: each replica computes (`replica`), the sums over replicas are
+made (`reduction`), and what came out is assigned once, in cross-replica context.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tfdist.training import metrics as metrics_module
+from tfdist.training.build import loss_reductions
+from tfdist.training.feed import Epoch, Share, rows_between, rows_of
+from tfdist.training.reduction import gather, reduce_gradients, reduce_small
+from tfdist.training.loss_scale import LossScaler, divide
+from tfdist.training.replica import ReducedView, ReplicaStep
+
+
+class SynchronousLoop:
+    """Steps of one model under one synchronous strategy.
+
+    Args:
+        model: A built and compiled model.
+        strategy: The strategy it was made under.
+        share: The replicas of this process.
+        whole: Whether the elements' row count is that of the global batch.
+        nominal_batch: The usual number of rows of a global batch.
+        accumulate_steps: Batches a weight update.
+        wire_dtype: The type gradients are sent in, None for their own.
+        bytes_per_pack: How much is sent at once, in bytes.
+    """
+
+    def __init__(
+        self,
+        model: keras.Model,
+        strategy: tf.distribute.Strategy,
+        share: Share,
+        *,
+        whole: bool,
+        nominal_batch: int,
+        accumulate_steps: int = 1,
+        wire_dtype: tf.DType | None = None,
+        bytes_per_pack: int = 0,
+    ) -> None:
+        self.model = model
+        self.strategy = strategy
+        self._share = share
+        self._whole = whole
+        self._nominal = max(1, nominal_batch)
+        self._accumulate_steps = accumulate_steps
+        self._wire_dtype = wire_dtype
+        self._bytes_per_pack = bytes_per_pack
+        self._together = share.replicas > 1 and not metrics_module.add_up(model)
+        self._step = ReplicaStep(model, gather_metrics=self._together)
+        self._sums = share.replicas > 1 and loss_reductions(model) == {"sum"}
+        self._scaler = LossScaler(model.optimizer)
+        self._ema = _MovingAverage(self._scaler.optimizer, strategy, self._step.trainable)
+        self.totals = metrics_module.MetricTotals(model)
+        self._logs: dict[str, tf.Variable] = {}
+        self._captured: list[keras.Variable] = []
+        self._accumulators: list[list[tf.Variable]] = []
+        if accumulate_steps > 1:
+            self._accumulators = self._make_accumulators()
+            self._accumulated = tf.Variable(0.0, trainable=False)
+            self._pending = tf.Variable(0, trainable=False)
+        # As in Keras' own loop, the model's code is not rewritten by AutoGraph.
+        compiled = tf.function(reduce_retracing=True, autograph=False)
+        if model.run_eagerly:
+            compiled = lambda function: function  # noqa: E731
+        self._train_one = compiled(self._train_element)
+        self._train_many = compiled(self._train_elements)
+        self._test_one = compiled(self._test_element)
+        self._test_many = compiled(self._test_elements)
+        self._predict_one = compiled(self._predict_element)
+        self._apply_pending = compiled(self._apply_accumulated)
+
+    def reset_metrics(self) -> None:
+        """Starts the metrics from nothing."""
+        self.totals.reset()
+        for variable in self._logs.values():
+            variable.assign(0.0)
+
+    def train(self, epoch: Epoch, steps: int) -> dict[str, Any]:
+        """Trains on the next `steps` elements; returns the logs so far in the epoch."""
+        if epoch.steps is None:
+            for _ in range(steps):
+                self._train_one(epoch.pop())
+        else:
+            self._train_many(epoch.iterator, tf.constant(steps))
+        return self.logs()
+
+    def finish_epoch(self) -> None:
+        """Applies gradients that are still accumulated."""
+        if self._accumulators and int(self._pending) > 0:
+            self._apply_pending()
+
+    def test(self, epoch: Epoch, steps: int) -> dict[str, Any]:
+        """Evaluates on the next `steps` elements; returns the logs so far."""
+        if epoch.steps is None:
+            for _ in range(steps):
+                self._test_one(epoch.pop())
+        else:
+            self._test_many(epoch.iterator, tf.constant(steps))
+        return self.logs()
+
+    def predict(self, epoch: Epoch) -> Any:
+        """Predicts the next element: outputs of the whole global batch, in its order."""
+        return self._predict_one(epoch.pop())
+
+    def logs(self) -> dict[str, Any]:
+        """The metrics' values so far, and what an overridden step returned last."""
+        return {**self.totals.results(), **{k: v.numpy() for k, v in self._logs.items()}}
+
+    # The functions below are traced, in cross-replica context.
+
+    def _train_elements(self, iterator: Any, steps: tf.Tensor) -> None:
+        _repeat(steps, lambda: self._train_element(next(iterator)))
+
+    def _test_elements(self, iterator: Any, steps: tf.Tensor) -> None:
+        _repeat(steps, lambda: self._test_element(next(iterator)))
+
+    def _train_element(self, element: Any) -> None:
+        with self._step.recorder:
+            output = self.strategy.run(self._train_replica, args=(element,))
+        gradients, grown, state, logs, finite, rows = output
+        self._record(grown, logs)
+        for variable, value in zip(self._step.changed, state, strict=True):
+            variable.value.assign(_local(value, self.strategy))
+        if not self._accumulators:
+            self._update(gradients, _local(finite, self.strategy))
+            return
+        self._accumulated.assign_add(_local(rows, self.strategy))
+        self._pending.assign_add(1)
+        tf.cond(self._pending >= self._accumulate_steps, self._apply_accumulated, lambda: None)
+
+    def _test_element(self, element: Any) -> None:
+        grown, logs = self.strategy.run(self._test_replica, args=(element,))
+        self._record(grown, logs)
+
+    def _predict_element(self, element: Any) -> Any:
+        outputs = self.strategy.run(self._predict_replica, args=(element,))
+        return tf.nest.map_structure(
+            lambda value: _concatenate(value, self.strategy, self._share), outputs
+        )
+
+    def _record(self, grown: Any, logs: dict[str, Any]) -> None:
+        values = [_local(value, self.strategy) for value in grown]
+        if self._together:
+            self.totals.assign(values)
+        else:
+            self.totals.add(values)
+        for name, value in logs.items():
+            if name not in self._logs:
+                with tf.init_scope():
+                    self._logs[name] = tf.Variable(0.0, trainable=False)
+            self._logs[name].assign(_local(value, self.strategy))
+
+    def _apply_accumulated(self) -> None:
+        output = self.strategy.run(self._take_accumulated)
+        gradients, finite = output
+        self._update(gradients, _local(finite, self.strategy))
+        self._accumulated.assign(0.0)
+        self._pending.assign(0)
+
+    def _update(self, gradients: Any, finite: tf.Tensor) -> None:
+        """Lets the optimizer update the weights, unless a gradient overflowed."""
+
+        def apply() -> None:
+            with self._ema.held_back():
+                captured = self.strategy.run(self._apply_replica, args=(gradients,))
+            for variable, value in zip(self._captured, captured, strict=True):
+                variable.value.assign(_local(value, self.strategy))
+            self._ema.update()
+
+        if self._scaler.dynamic:
+            tf.cond(finite, apply, lambda: None)
+            self._scaler.update(finite)
+        else:
+            apply()
+
+    # The functions below are traced in replica context.
+
+    def _slice(self, element: Any) -> tuple[Any, tf.Tensor, tf.Tensor]:
+        """This replica's rows of the element, how many they are, and their share of the batch."""
+        data, rows = element
+        local = self._share.local_replicas
+        if local > 1:
+            replica = tf.cast(_replica_id(), tf.int32)
+            if self._whole:
+                offset, _ = self._share.cut(rows)
+                total, replicas = rows, self._share.replicas
+            else:
+                offset, total, replicas = 0, rows, local
+                replica = replica - self._share.first
+            begin = replica * total // replicas - offset
+            end = (replica + 1) * total // replicas - offset
+            data = rows_between(data, begin, end)
+        count = rows_of(data)
+        batch = rows if self._whole and not self._accumulators else self._nominal
+        if self._share.replicas == 1 and not self._accumulators:
+            return data, count, tf.constant(1.0)
+        return data, count, tf.cast(count, tf.float32) / tf.cast(batch, tf.float32)
+
+    def _train_replica(self, element: Any) -> Any:
+        data, count, weight = self._slice(element)
+        output = self._step.train(
+            data,
+            weight=weight,
+            count=count,
+            loss_scale=self._scaler.value(),
+            sample_factor=self._sample_factor(count),
+        )
+        whole = self._whole and not self._accumulators
+        metrics, state, logs, rows = self._reduce_small(output, weight, whole)
+        gradients = output.gradients
+        finite = tf.constant(True)
+        if self._accumulators:
+            self._accumulate(gradients)
+            gradients = []
+        else:
+            gradients = self._reduce(gradients)
+            if not whole and self._share.replicas > 1:
+                gradients = [divide(g, rows) for g in gradients]
+            finite = self._scaler.all_finite(gradients)
+        return gradients, metrics, state, logs, finite, rows
+
+    def _test_replica(self, element: Any) -> Any:
+        data, count, weight = self._slice(element)
+        output = self._step.test(
+            data, weight=weight, count=count, sample_factor=self._sample_factor(count)
+        )
+        metrics, _, logs, _ = self._reduce_small(output, weight, self._whole)
+        return metrics, logs
+
+    def _predict_replica(self, element: Any) -> Any:
+        data, _, _ = self._slice(element)
+        outputs = self._step.predict(data)
+        if self._share.workers > 1:
+            outputs = gather(outputs)
+        return outputs
+
+    def _apply_replica(self, gradients: Any) -> list[tf.Tensor]:
+        """Applies reduced gradients; returns what the optimizer assigned in replica context.
+
+        Averages of weights, constraints and the step counter are assigned per replica by Keras,
+        which not every strategy allows: the scope holds them back, to be assigned together.
+        """
+        real = tf.distribute.get_replica_context()
+        gradients = self._scaler.unscale(gradients)
+        optimizer = self._scaler.optimizer
+        with ReducedView(real), keras.StatelessScope() as scope:
+            optimizer.apply(gradients, self._step.trainable)
+        candidates = [*optimizer.variables, *self._step.trainable]
+        self._captured = [v for v in candidates if scope.get_current_value(v) is not None]
+        return [tf.cast(scope.get_current_value(v), v.dtype) for v in self._captured]
+
+    def _take_accumulated(self) -> Any:
+        local = self._accumulators[_local_index(self._share)]
+        gradients = self._reduce([None if v is None else v.read_value() for v in local])
+        with tf.control_dependencies([g for g in gradients if g is not None]):
+            for variable in local:
+                if variable is not None:
+                    variable.assign(tf.zeros_like(variable))
+        gradients = [divide(g, self._accumulated.read_value()) for g in gradients]
+        return gradients, self._scaler.all_finite(gradients)
+
+    def _accumulate(self, gradients: list[Any]) -> None:
+        local = self._accumulators[_local_index(self._share)]
+        for variable, gradient in zip(local, gradients, strict=True):
+            if gradient is not None:
+                variable.assign_add(tf.convert_to_tensor(gradient))
+
+    def _reduce(self, gradients: list[Any]) -> list[Any]:
+        return reduce_gradients(
+            gradients, bytes_per_pack=self._bytes_per_pack, wire_dtype=self._wire_dtype
+        )
+
+    def _reduce_small(
+        self, output: Any, weight: tf.Tensor, whole: bool
+    ) -> tuple[list[tf.Tensor], list[tf.Tensor], dict[str, tf.Tensor], tf.Tensor]:
+        """Sums metrics, averages statistics and logs, in one collective a type."""
+        if self._share.replicas == 1:
+            state, grown, rows = output.state, output.metrics, weight
+        else:
+            averaged = [i for i, v in enumerate(output.state) if v.dtype.is_floating]
+            shares = [
+                weight,
+                *output.metrics,
+                *(output.state[i] * tf.cast(weight, output.state[i].dtype) for i in averaged),
+                *(value * weight for value in output.logs.values()),
+            ]
+            rows, *sums = reduce_small(shares)
+            grown, sums = sums[: len(output.metrics)], sums[len(output.metrics) :]
+            if not whole:
+                sums = [value / tf.cast(rows, value.dtype) for value in sums]
+            state = list(output.state)
+            for i, value in zip(averaged, sums, strict=False):
+                state[i] = value
+            output = output._replace(
+                logs=dict(zip(output.logs, sums[len(averaged) :], strict=True))
+            )
+        if self._together:
+            totals = [
+                total.read_value() + tf.cast(value, total.dtype)
+                for total, value in zip(self.totals.variables, grown, strict=True)
+            ]
+            grown = totals
+            if output.outputs is not None:
+                grown = self._step.update_metrics_together(totals, gather(output.outputs))
+        return grown, state, output.logs, rows
+
+    def _sample_factor(self, count: tf.Tensor) -> Callable[[Any], Any] | None:
+        """Makes losses that are no plain mean over examples add up: see `ReplicaStep.train`."""
+        if self._share.replicas == 1:
+            return None
+
+        def factor(y_pred: Any) -> Any:
+            def one(output: Any) -> tf.Tensor:
+                mask = getattr(output, "_keras_mask", None)
+                own = tf.cast(count, tf.float32)
+                if self._sums:
+                    (rows,) = reduce_small([own])
+                    return tf.math.divide_no_nan(rows, own)
+                if mask is None:
+                    return tf.constant(1.0)
+                valid = tf.reduce_sum(tf.cast(mask, tf.float32))
+                rows, all_valid = reduce_small([own, valid])
+                return tf.math.divide_no_nan(valid, all_valid) * tf.math.divide_no_nan(rows, own)
+
+            return tf.nest.map_structure(one, y_pred)
+
+        def needed(y_pred: Any) -> Any:
+            masks = [getattr(o, "_keras_mask", None) for o in tf.nest.flatten(y_pred)]
+            if not self._sums and all(mask is None for mask in masks):
+                return None
+            return factor(y_pred)
+
+        return needed
+
+    def _make_accumulators(self) -> list[list[tf.Variable]]:
+        """A sum of gradients for each replica of this process, on that replica's device."""
+        made = []
+        for device in self.strategy.extended.worker_devices[: self._share.local_replicas]:
+            with tf.device(device):
+                made.append(
+                    [
+                        tf.Variable(tf.zeros(v.shape, v.dtype), trainable=False)
+                        for v in self._step.trainable
+                    ]
+                )
+        return made
+
+
+class _MovingAverage:
+    """Overwriting weights with their moving average, which Keras cannot do in replica context."""
+
+    def __init__(
+        self,
+        optimizer: keras.optimizers.Optimizer,
+        strategy: tf.distribute.Strategy,
+        trainable: list[keras.Variable],
+    ) -> None:
+        self._optimizer = optimizer
+        self._strategy = strategy
+        self._trainable = trainable
+        self._frequency = getattr(optimizer, "ema_overwrite_frequency", None)
+        if not getattr(optimizer, "use_ema", False):
+            self._frequency = None
+
+    def held_back(self) -> Any:
+        """A context in which the optimizer leaves the overwriting to `update`."""
+        return _Attribute(self._optimizer, "ema_overwrite_frequency", None)
+
+    def update(self) -> None:
+        """Overwrites the weights after every so many steps, in cross-replica context."""
+        if not self._frequency:
+            return
+        averages = [v for v in self._optimizer.variables if v.name.endswith("average")]
+        due = tf.equal(tf.cast(self._optimizer.iterations.value, tf.int64) % self._frequency, 0)
+
+        def overwrite() -> None:
+            for variable, average in zip(self._trainable, averages, strict=True):
+                variable.value.assign(tf.convert_to_tensor(average.value))
+
+        tf.cond(due, overwrite, lambda: None)
+
+
+class _Attribute:
+    """Sets an attribute for the time of a `with` block."""
+
+    def __init__(self, thing: Any, name: str, value: Any) -> None:
+        self._thing, self._name, self._value = thing, name, value
+
+    def __enter__(self) -> None:
+        self._old = getattr(self._thing, self._name, None)
+        setattr(self._thing, self._name, self._value)
+
+    def __exit__(self, *_: object) -> None:
+        setattr(self._thing, self._name, self._old)
+
+
+def _repeat(times: tf.Tensor, body: Callable[[], None]) -> None:
+    """Runs `body` so many times: a loop of the graph, where there is one."""
+
+    def step(done: tf.Tensor) -> tuple[tf.Tensor]:
+        body()
+        return (done + 1,)
+
+    tf.while_loop(lambda done: done < times, step, (tf.constant(0),), parallel_iterations=1)
+
+
+def _replica_id() -> Any:
+    return tf.distribute.get_replica_context().replica_id_in_sync_group
+
+
+def _local_index(share: Share) -> int:
+    replica = tf.get_static_value(_replica_id())
+    return int(replica) - share.first if share.local_replicas > 1 else 0
+
+
+def _local(value: Any, strategy: tf.distribute.Strategy) -> Any:
+    """The first replica's value, where all replicas have the same."""
+    return strategy.experimental_local_results(value)[0]
+
+
+def _concatenate(value: Any, strategy: tf.distribute.Strategy, share: Share) -> Any:
+    results = strategy.experimental_local_results(value)
+    if share.workers > 1 or len(results) == 1:
+        return results[0]  # Gathered over all replicas already.
+    return tf.concat(results, axis=0)

@@ -1,0 +1,427 @@
+"""`Trainer`: Keras' fit, evaluate and predict, under any `tf.distribute` strategy."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from tfdist.errors import ConfigError
+from tfdist.training import build
+from tfdist.training.callbacks import callback_list
+from tfdist.training.feed import Epoch, Feed, make_feed, rows_of
+from tfdist.training.parameter_server import ParameterServerLoop
+from tfdist.training.place import Place
+from tfdist.training.synchronous import SynchronousLoop
+
+_WIRE_DTYPES = {"auto": None, "float32": None, "bfloat16": tf.bfloat16, "float16": tf.float16}
+
+
+class Trainer:
+    """Trains a compiled Keras 3 model under the strategy it was made in.
+
+    Takes Keras' own arguments and gives Keras' own results. Every worker of a
+    MultiWorkerMirroredStrategy makes the same calls; under ParameterServerStrategy
+    the chief makes them, while the other tasks are in `tfdist.serve`.
+
+    Args:
+        model: A compiled model, made and compiled inside `strategy.scope()`.
+        accumulate_steps: Batches whose gradients are added up before the weights are updated;
+            the update is that of one batch as large as all of them.
+        steps_per_call: Steps that run in one call of TensorFlow, between which callbacks are
+            not called; "auto" takes the `steps_per_execution` given to `compile`.
+        wire_dtype: The type gradients travel in: "float32", "bfloat16" or "float16" (half the
+            bytes, rounded sums); "auto" is float32, which is exact.
+        bytes_per_pack: How much is sent at once, in bytes; "auto" leaves it as the strategy
+            was made with.
+
+    Raises:
+        ConfigError: An argument is out of range, or the model is not compiled or was made
+            under another strategy.
+    """
+
+    def __init__(
+        self,
+        model: keras.Model,
+        *,
+        accumulate_steps: int = 1,
+        steps_per_call: int | str = "auto",
+        wire_dtype: str = "auto",
+        bytes_per_pack: int | str = "auto",
+    ) -> None:
+        _positive("accumulate_steps", accumulate_steps)
+        if steps_per_call != "auto":
+            _positive("steps_per_call", steps_per_call)
+        if bytes_per_pack != "auto":
+            _positive("bytes_per_pack", bytes_per_pack)
+        if wire_dtype not in _WIRE_DTYPES:
+            raise ConfigError(
+                f"Trainer(wire_dtype): {wire_dtype!r} is unknown; allowed: "
+                f"{', '.join(_WIRE_DTYPES)}"
+            )
+        self.model = model
+        self.strategy = model.distribute_strategy
+        self.place = Place(self.strategy)
+        if self.place.is_parameter_server and accumulate_steps > 1:
+            raise ConfigError(
+                "Trainer(accumulate_steps): under ParameterServerStrategy each worker updates "
+                "the weights on its own; use a larger batch"
+            )
+        self._accumulate_steps = accumulate_steps
+        self._steps_per_call = steps_per_call
+        self._wire_dtype = _WIRE_DTYPES[wire_dtype]
+        self._bytes_per_pack = 0 if bytes_per_pack == "auto" else int(bytes_per_pack)
+        self._loops: dict[Any, Any] = {}
+        self._coordinator: Any = None
+        if model.compiled:
+            build.check(model, self.strategy)
+
+    def fit(
+        self,
+        x: Any = None,
+        y: Any = None,
+        batch_size: int | None = None,
+        epochs: int = 1,
+        verbose: int | str = "auto",
+        callbacks: Sequence[keras.callbacks.Callback] | None = None,
+        validation_split: float = 0.0,
+        validation_data: Any = None,
+        shuffle: bool = True,
+        class_weight: dict[int, float] | None = None,
+        sample_weight: Any = None,
+        initial_epoch: int = 0,
+        steps_per_epoch: int | None = None,
+        validation_steps: int | None = None,
+        validation_batch_size: int | None = None,
+        validation_freq: int | Sequence[int] = 1,
+    ) -> keras.callbacks.History:
+        """Trains for a number of epochs; see `keras.Model.fit`.
+
+        Args:
+            x: A `tf.data.Dataset`, a `keras.utils.PyDataset` or a generator of global batches,
+                the same on every worker; a function of `tf.distribute.InputContext` that gives
+                this worker's batches; or arrays.
+            y: Targets, with arrays.
+            batch_size: The global batch (all replicas together), with arrays; 32 if absent.
+            epochs: The epoch to end before, counted from 0.
+            verbose: 0, 1 or 2; "auto" is a bar on a terminal and a line an epoch elsewhere.
+                Only the chief prints.
+            callbacks: Keras callbacks. Those that write files do so on the chief only.
+            validation_split: The last part of the arrays, to validate on.
+            validation_data: What to validate on after an epoch: (x, y), (x, y, sample_weight)
+                or anything that `x` may be.
+            shuffle: Whether arrays are shuffled anew in each epoch.
+            class_weight: A weight for each class.
+            sample_weight: A weight for each example, with arrays.
+            initial_epoch: The epoch to start at.
+            steps_per_epoch: Batches an epoch; the data then goes on from epoch to epoch.
+            validation_steps: Batches to validate on.
+            validation_batch_size: The global batch of validation arrays.
+            validation_freq: Every how many epochs, or in which, to validate.
+
+        Returns:
+            The history: metrics by name, a value an epoch.
+
+        Raises:
+            ConfigError: What is asked for cannot work under this strategy, or the data is
+                malformed. Nothing has been trained.
+        """
+        build.check(self.model, self.strategy)
+        if validation_split:
+            (x, y, sample_weight), held_out = _split(x, y, sample_weight, validation_split)
+            validation_data = validation_data if validation_data is not None else held_out
+        feed = self._feed(
+            x,
+            y,
+            sample_weight,
+            batch_size=batch_size,
+            shuffle=shuffle,
+            class_weight=class_weight,
+            steps=steps_per_epoch,
+        )
+        loop = self._loop(feed)
+        validation = None
+        if validation_data is not None:
+            validation = self._validation_feed(
+                validation_data, validation_batch_size or batch_size, validation_steps
+            )
+        history = keras.callbacks.History()
+        epoch_data = feed.epoch(initial_epoch, self.place.exchange) if epochs else None
+        every = callback_list(
+            self.model,
+            [*(callbacks or ()), history],
+            is_chief=self.place.is_chief,
+            verbose=self._verbosity(verbose),
+            epochs=epochs,
+            steps=epoch_data.steps if epoch_data is not None else None,
+        )
+        self.model.stop_training = False
+        every.on_train_begin()
+        logs: dict[str, Any] = {}
+        for number in range(initial_epoch, epochs):
+            if epoch_data is None:
+                epoch_data = feed.epoch(number, self.place.exchange)
+            loop.reset_metrics()
+            every.on_epoch_begin(number)
+            self._run_steps(epoch_data, loop.train, every, "train")
+            loop.finish_epoch()
+            epoch_data = None
+            loop.totals.publish()
+            logs = _plain(loop.logs())
+            if validation is not None and _is_due(number, validation_freq):
+                results = self._evaluate(validation, every, validation_steps)
+                logs |= {f"val_{name}": value for name, value in results.items()}
+            every.on_epoch_end(number, logs)
+            if self._agreed_to_stop():
+                break
+        if isinstance(self.model.optimizer, keras.optimizers.Optimizer) and epochs > initial_epoch:
+            self.model.optimizer.finalize_variable_values(self.model.trainable_weights)
+        every.on_train_end(logs)
+        return history
+
+    def evaluate(
+        self,
+        x: Any = None,
+        y: Any = None,
+        batch_size: int | None = None,
+        verbose: int | str = "auto",
+        sample_weight: Any = None,
+        steps: int | None = None,
+        callbacks: Sequence[keras.callbacks.Callback] | None = None,
+        return_dict: bool = False,
+    ) -> Any:
+        """Computes the loss and metrics, exactly, for data of any size; see `Model.evaluate`.
+
+        Returns:
+            A dict of values by name if `return_dict`, else a list of them, or the loss alone.
+
+        Raises:
+            ConfigError: As for `fit`.
+        """
+        build.check(self.model, self.strategy)
+        feed = self._feed(x, y, sample_weight, batch_size=batch_size, steps=steps)
+        self._loop(feed)
+        every = callback_list(
+            self.model,
+            callbacks,
+            is_chief=self.place.is_chief,
+            verbose=self._verbosity(verbose),
+            epochs=1,
+            steps=steps,
+        )
+        logs = self._evaluate(feed, every, steps)
+        if return_dict:
+            return logs
+        values = list(logs.values())
+        return values[0] if len(values) == 1 else values
+
+    def predict(
+        self,
+        x: Any,
+        batch_size: int | None = None,
+        verbose: int | str = "auto",
+        steps: int | None = None,
+        callbacks: Sequence[keras.callbacks.Callback] | None = None,
+    ) -> Any:
+        """Computes the outputs for all of the data, in its order, on every worker.
+
+        Returns:
+            An array, or a structure of arrays as the model's outputs are.
+
+        Raises:
+            ConfigError: As for `fit`.
+        """
+        feed = self._feed(x, None, None, batch_size=batch_size, steps=steps)
+        loop = self._loop(feed, training=False)
+        epoch = feed.epoch(0, self.place.exchange)
+        every = callback_list(
+            self.model,
+            callbacks,
+            is_chief=self.place.is_chief,
+            verbose=self._verbosity(verbose),
+            epochs=1,
+            steps=epoch.steps,
+        )
+        every.on_predict_begin()
+        outputs = []
+        for step in itertools.count():
+            if not _any_left(epoch, step):
+                break
+            every.on_predict_batch_begin(step)
+            outputs.append(loop.predict(epoch))
+            every.on_predict_batch_end(step, {"outputs": outputs[-1]})
+        every.on_predict_end()
+        if self._coordinator is not None:
+            outputs = [value.fetch() for value in outputs]
+        return keras.tree.map_structure(lambda *parts: np.concatenate(parts, axis=0), *outputs)
+
+    def _evaluate(self, feed: Feed, every: keras.callbacks.CallbackList, steps: int | None) -> Any:
+        loop = self._loop(feed)
+        loop.reset_metrics()
+        every.on_test_begin()
+        self._run_steps(feed.epoch(0, self.place.exchange), loop.test, every, "test")
+        loop.finish_epoch()
+        loop.totals.publish()
+        logs = _plain(loop.logs())
+        every.on_test_end(logs)
+        return logs
+
+    def _run_steps(
+        self, epoch: Epoch, run: Any, every: keras.callbacks.CallbackList, kind: str
+    ) -> None:
+        """Runs an epoch's steps, with the callbacks of each call."""
+        begin_of = getattr(every, f"on_{kind}_batch_begin")
+        end_of = getattr(every, f"on_{kind}_batch_end")
+        most = self.model.steps_per_execution
+        if self._steps_per_call != "auto":
+            most = int(self._steps_per_call)
+        step = 0
+        while _any_left(epoch, step):
+            count = 1 if epoch.steps is None else min(most, epoch.steps - step)
+            begin_of(step)
+            logs = run(epoch, count)
+            end_of(step + count - 1, _plain(logs))
+            step += count
+            if kind == "train" and self.model.stop_training and self._agreed_to_stop():
+                return
+        if step == 0:
+            raise ConfigError("data: it has no batch; give at least one example")
+
+    def _agreed_to_stop(self) -> bool:
+        """Whether any worker's callbacks decided to stop: then all do."""
+        stop = any(self.place.exchange(int(self.model.stop_training)))
+        self.model.stop_training = stop
+        return stop
+
+    def _feed(
+        self,
+        x: Any,
+        y: Any,
+        sample_weight: Any,
+        *,
+        batch_size: int | None,
+        shuffle: bool = False,
+        class_weight: dict[int, float] | None = None,
+        steps: int | None = None,
+    ) -> Feed:
+        seed = 0
+        if shuffle and not isinstance(x, tf.data.Dataset) and not callable(x):
+            # NumPy's generator is what keras.utils.set_random_seed seeds; the chief's counts.
+            seed = self.place.exchange(int(np.random.randint(2**31 - 1)))[0]
+        return make_feed(
+            x,
+            y,
+            sample_weight,
+            share=self.place.share,
+            batch_size=batch_size,
+            shuffle=shuffle,
+            seed=seed,
+            class_weight=class_weight,
+            steps=steps,
+        )
+
+    def _validation_feed(self, data: Any, batch_size: int | None, steps: int | None) -> Feed:
+        if isinstance(data, (tuple, list)):
+            x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(tuple(data))
+            return self._feed(x, y, sample_weight, batch_size=batch_size, steps=steps)
+        return self._feed(data, None, None, batch_size=None, steps=steps)
+
+    def _loop(self, feed: Feed, training: bool = True) -> Any:
+        """The loop for this kind of data, its model built; made once."""
+        sample = feed.sample()
+        if self._needs_building(training):
+            build.build(self.model, self.strategy, sample)
+        rows = int(rows_of(sample))
+        nominal = 0
+        if not feed.whole:
+            nominal = sum(self.place.exchange(rows))
+        elif self._accumulate_steps > 1:
+            nominal = rows
+        model = self.model
+        key = (
+            feed.whole,
+            nominal,
+            id(model.optimizer) if training else None,
+            tuple(id(v) for v in model.trainable_variables),
+            tuple(id(v) for v in model.metrics_variables),
+        )
+        if key not in self._loops:
+            self._loops[key] = self._make_loop(feed, nominal)
+        return self._loops[key]
+
+    def _needs_building(self, training: bool) -> bool:
+        return True if training else not self.model.built
+
+    def _make_loop(self, feed: Feed, nominal: int) -> Any:
+        if self.place.is_parameter_server:
+            if self._coordinator is None:
+                self._coordinator = tf.distribute.coordinator.ClusterCoordinator(self.strategy)
+            return ParameterServerLoop(self.model, self.strategy, self._coordinator)
+        return SynchronousLoop(
+            self.model,
+            self.strategy,
+            self.place.share,
+            whole=feed.whole,
+            nominal_batch=nominal,
+            accumulate_steps=self._accumulate_steps,
+            wire_dtype=self._wire_dtype,
+            bytes_per_pack=self._bytes_per_pack,
+        )
+
+    def _verbosity(self, verbose: int | str) -> int:
+        if not self.place.is_chief:
+            return 0
+        if verbose == "auto":
+            return 1 if sys.stdout.isatty() else 2
+        return int(verbose)
+
+
+def _any_left(epoch: Epoch, step: int) -> bool:
+    return epoch.peek() if epoch.steps is None else step < epoch.steps
+
+
+def _positive(name: str, value: Any) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise ConfigError(f"Trainer({name}): {value!r} is given; allowed: an integer of 1 or more")
+
+
+def _is_due(epoch: int, frequency: int | Sequence[int]) -> bool:
+    if isinstance(frequency, int):
+        return (epoch + 1) % frequency == 0
+    return epoch + 1 in frequency
+
+
+def _plain(logs: dict[str, Any]) -> dict[str, Any]:
+    """Logs as Python numbers; a metric of several values stays an array."""
+
+    def plain(value: Any) -> Any:
+        array = np.asarray(value)
+        return float(array) if array.ndim == 0 else array
+
+    return {name: plain(value) for name, value in logs.items()}
+
+
+def _split(x: Any, y: Any, sample_weight: Any, fraction: float) -> tuple[Any, Any]:
+    """Parts arrays into those to train on and, the last, those to validate on."""
+    if not 0 < fraction < 1:
+        raise ConfigError(f"validation_split: {fraction} is given; allowed: between 0 and 1")
+    if isinstance(x, tf.data.Dataset) or callable(x):
+        raise ConfigError(
+            "validation_split: allowed with arrays only; give validation_data instead"
+        )
+    parts = (x, y, sample_weight)
+    length = len(next(a for a in keras.tree.flatten(parts) if a is not None))
+    at = int(length * (1 - fraction))
+
+    def cut(piece: slice) -> Any:
+        return tuple(
+            None if part is None else keras.tree.map_structure(lambda a: a[piece], part)
+            for part in parts
+        )
+
+    return cut(slice(0, at)), cut(slice(at, None))
