@@ -74,11 +74,10 @@ def imports_of(source: str, name: str, is_package: bool = False) -> Iterator[tup
             for alias in node.names:
                 full = f"{base}.{alias.name}"
                 if base == "tfdist" and alias.name in tfdist._EXPORTS:
-                    full = tfdist._EXPORTS[alias.name][0]
-                yield (
-                    (full if full.startswith("tfdist.") and is_module(full) else base),
-                    node.lineno,
-                )
+                    yield tfdist._EXPORTS[alias.name][0], node.lineno
+                else:
+                    inner = full.startswith("tfdist.") and is_module(full)
+                    yield (full if inner else base), node.lineno
         elif isinstance(node, ast.Call) and node.args:
             called = ast.unparse(node.func)
             target = node.args[0]
