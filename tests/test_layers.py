@@ -19,6 +19,7 @@ LAYERS = [
     {"cluster"},
     {"launch"},
     # ---- TensorFlow from here on ----
+    {"serving"},
     {"strategy"},
     {"models", "data"},
     {"training"},
@@ -27,7 +28,7 @@ LAYERS = [
     {"__main__"},
 ]
 RANK = {name: rank for rank, row in enumerate(LAYERS) for name in row}
-LINE = RANK["strategy"]
+LINE = RANK["serving"]
 HEAVY = {"tensorflow", "keras", "tensorflow_datasets", "tf_keras"}
 
 # The one import that points up: a plan loads Keras when it is asked for its schedule.
