@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import socket
 import threading
 from collections.abc import Iterator
@@ -212,10 +213,8 @@ def test_strangers_neither_start_nor_stop_nor_crash_it() -> None:
                 continue
         for data in GARBAGE * 3:
             with socket.create_connection(("127.0.0.1", port)) as stranger:
-                try:
+                with contextlib.suppress(OSError):  # Hung up on.
                     stranger.sendall(data)
-                except OSError:
-                    pass  # Hung up on.
         # More silent connections than it keeps.
         held += [socket.create_connection(("127.0.0.1", port)) for _ in range(200)]
         assert first.is_alive(), "a stranger started or crashed it"
@@ -231,7 +230,7 @@ def test_strangers_neither_start_nor_stop_nor_crash_it() -> None:
 def test_nobody_leaves_while_another_gives_up() -> None:
     """Tasks whose deadlines end while the meeting does agree on how it ended."""
     outcomes = set()
-    for trial in range(12):
+    for trial in range(6):
         jobs = spec(3)
         result: dict[int, TfdistError | None] = {}
 
@@ -244,7 +243,7 @@ def test_nobody_leaves_while_another_gives_up() -> None:
         last = threading.Thread(target=one, args=(*tasks(jobs, 2), 1.5))
         for thread in early:
             thread.start()
-        early[0].join(0.30 + 0.03 * trial)
+        early[0].join(0.30 + 0.06 * trial)
         last.start()
         for thread in [*early, last]:
             thread.join()

@@ -123,7 +123,7 @@ class _Fault:
     first: float
     last: float
     text: str
-    seen_here: bool
+    teller: str  # the task that saw it, empty where that is this one
 
 
 class _Meeting:
@@ -440,12 +440,15 @@ class _Meeting:
 
     def _hello(self, kind: str) -> bytes:
         self._forget_faults()
-        faults = tuple(key for key, fault in self._faults.items() if fault.seen_here)
+        faults = tuple(key for key, fault in self._faults.items() if not fault.teller)
         missing = tuple(name for name, peer in self._peers.items() if not peer.met)
         return Hello(kind, self._hash, self._name, self._nonce, faults, missing).encode()
 
     def _take_notes(self, peer: _Peer, hello: Hello) -> None:
         peer.missing = hello.missing
+        for key, fault in list(self._faults.items()):
+            if fault.teller == str(peer.task) and key not in hello.faults:
+                del self._faults[key]  # It is over.
         for kind, name in hello.faults:
             if name not in self._names:
                 continue
@@ -455,17 +458,17 @@ class _Meeting:
                 "misplaced": f"the address of {name} is that of another task",
                 "taken": f"the port of {name} is taken by another program",
             }[kind]
-            self._see(kind, name, f"{text} (says {peer.task})", seen_here=False)
+            self._see(kind, name, f"{text} (says {peer.task})", teller=str(peer.task))
 
     def _see_duplicate(self) -> None:
         self._see("duplicate", self._name, f"two processes are {self._name}")
 
-    def _see(self, kind: str, name: str, text: str, seen_here: bool = True) -> None:
+    def _see(self, kind: str, name: str, text: str, teller: str = "") -> None:
         now = time.monotonic()
-        fault = self._faults.setdefault((kind, name), _Fault(now, now, text, seen_here))
+        fault = self._faults.setdefault((kind, name), _Fault(now, now, text, teller))
         fault.last = now
-        if seen_here or not fault.seen_here:
-            fault.text, fault.seen_here = text, seen_here or fault.seen_here
+        if not teller:  # What we see ourselves counts for more.
+            fault.text, fault.teller = text, teller
 
     def _forget_faults(self) -> None:
         now = time.monotonic()

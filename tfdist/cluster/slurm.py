@@ -121,7 +121,8 @@ def _tasks_per_node(environ: Mapping[str, str], nodes: int, count: int) -> list[
 
 def _distribute(environ: Mapping[str, str], per_node: list[int]) -> list[tuple[int, int]]:
     """Returns the node and the number on that node of each rank."""
-    how = environ.get("SLURM_DISTRIBUTION", "block").split(":")[0].split(",")[0]
+    how = environ.get("SLURM_DISTRIBUTION", "block")
+    how = re.split("[:,=]", how)[0]
     if how == "cyclic":
         rounds = range(max(per_node))
         return [(n, i) for i in rounds for n, count in enumerate(per_node) if i < count]

@@ -1,0 +1,110 @@
+from __future__ import annotations
+
+import pytest
+
+from tfdist.cluster import Cluster, expand_hostlist
+from tfdist.errors import ConfigError
+
+STEP = {
+    "SLURM_JOB_ID": "77",
+    "SLURM_STEP_ID": "0",
+    "SLURM_STEP_NUM_TASKS": "3",
+    "SLURM_STEP_NODELIST": "node[9-10]",
+    "SLURM_STEP_TASKS_PER_NODE": "2,1",
+    "SLURM_PROCID": "2",
+    "SLURM_NODEID": "1",
+}
+
+
+@pytest.mark.parametrize(
+    ("text", "hosts"),
+    [
+        ("node1", ["node1"]),
+        ("node[9-10,12],g[01-02]", ["node9", "node10", "node12", "g01", "g02"]),
+        ("a,b,a2", ["a", "b", "a2"]),
+        ("n[098-101]", ["n098", "n099", "n100", "n101"]),
+        ("r[1-2]n[1-2]", ["r1n1", "r1n2", "r2n1", "r2n2"]),
+        ("n[1-2].local:2222", ["n1.local:2222", "n2.local:2222"]),
+    ],
+)
+def test_host_lists(text: str, hosts: list[str]) -> None:
+    assert expand_hostlist(text) == hosts
+
+
+@pytest.mark.parametrize(
+    "text", ["", "a,", "a[1-", "a]1[", "a[]", "a[3-1]", "a[x]", "a[[1]]", "a[0-99999999]", "a[1]["]
+)
+def test_what_is_no_host_list(text: str) -> None:
+    with pytest.raises(ConfigError, match="^host list: "):
+        expand_hostlist(text)
+
+
+def test_nodes_keep_their_order_and_every_task_computes_the_same() -> None:
+    clusters = [
+        Cluster.from_environment({**STEP, "SLURM_PROCID": str(rank), "SLURM_NODEID": str(node)})
+        for rank, node in enumerate([0, 0, 1])
+    ]
+    assert len({cluster.fingerprint() for cluster in clusters}) == 1
+    assert [cluster.task.host for cluster in clusters] == ["node9", "node9", "node10"]
+    assert [str(cluster.task) for cluster in clusters] == ["worker/0", "worker/1", "worker/2"]
+    ports = [cluster.task.port for cluster in clusters]
+    assert ports[0] == ports[2] == (ports[1] or 0) - 1
+    assert clusters[0].source == "Slurm"
+
+
+def test_roles_are_handed_out_by_rank() -> None:
+    cluster = Cluster.from_environment({**STEP, "TFDIST_ROLES": "chief:1,ps:1,worker:1"})
+    assert str(cluster.task) == "worker/0" and cluster.has_ps and cluster.task.host == "node10"
+
+
+def test_cyclic_distribution() -> None:
+    environ = {**STEP, "SLURM_DISTRIBUTION": "cyclic", "SLURM_PROCID": "1"}
+    assert Cluster.from_environment(environ).task.host == "node10"
+
+
+def test_the_first_port_can_be_set() -> None:
+    assert Cluster.from_environment({**STEP, "TFDIST_PORT_BASE": "5000"}).task.port == 5000
+
+
+def test_jobs_that_follow_each_other_have_other_ports() -> None:
+    ports = {
+        Cluster.from_environment({**STEP, "SLURM_JOB_ID": str(job)}).task.port
+        for job in range(1, 20)
+    }
+    assert len(ports) == 19 and all(1024 < (port or 0) < 32768 for port in ports)
+
+
+@pytest.mark.parametrize(
+    "environ",
+    [
+        {**STEP, "SLURM_STEP_NUM_TASKS": "1"},
+        {"SLURM_JOB_ID": "7", "SLURM_NTASKS": "4", "SLURM_JOB_NODELIST": "n[1-2]"},
+        # A batch script: it has a rank, but runs once.
+        {"SLURM_JOB_ID": "7", "SLURM_NTASKS": "4", "SLURM_PROCID": "0", "ENVIRONMENT": "BATCH"},
+    ],
+)
+def test_what_is_no_step_is_a_local_task(environ: dict[str, str]) -> None:
+    assert Cluster.from_environment(environ).is_local
+
+
+@pytest.mark.parametrize(
+    ("change", "start"),
+    [
+        ({"SLURM_STEP_TASKS_PER_NODE": "2"}, "SLURM_STEP_TASKS_PER_NODE: '2' is not for 3 tasks"),
+        ({"SLURM_STEP_TASKS_PER_NODE": "x"}, "SLURM_STEP_TASKS_PER_NODE: 'x' is not like"),
+        ({"SLURM_PROCID": "3"}, "SLURM_PROCID: 3 is out of range"),
+        ({"SLURM_PROCID": "x"}, "SLURM_PROCID: 'x' is not an integer"),
+        ({"SLURM_NODEID": "0"}, "SLURM_NODEID: rank 2 is on node 0, not 1"),
+        ({"SLURM_DISTRIBUTION": "plane=2"}, "SLURM_DISTRIBUTION: 'plane'"),
+        ({"SLURM_DISTRIBUTION": "arbitrary"}, "SLURM_DISTRIBUTION: 'arbitrary'"),
+        ({"SLURM_STEP_NODELIST": "n[1"}, "SLURM_STEP_NODELIST: 'n[1' has brackets"),
+        ({"TFDIST_ROLES": "worker:2"}, "TFDIST_ROLES: 'worker:2' is not for 3 tasks"),
+        ({"TFDIST_ROLES": "boss:3"}, "TFDIST_ROLES: 'boss' is not a role"),
+        ({"TFDIST_ROLES": "ps:3"}, "SLURM.ps: there is a ps but no worker"),
+        ({"TFDIST_PORT_BASE": "80"}, "TFDIST_PORT_BASE: 80 is out of range"),
+    ],
+)
+def test_what_does_not_fit_is_named(change: dict[str, str], start: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        Cluster.from_environment({**STEP, **change})
+    assert str(caught.value).startswith(start)
