@@ -67,6 +67,20 @@ def test_half_are_flipped_and_a_seed_always_gives_the_same():
     np.testing.assert_array_equal(results[3], transform(raw, seed(3, 1)).numpy())
 
 
+def test_flipping_does_not_go_with_the_crop():
+    recipe = Recipe(pad=1 / 8, mean=(0.0,), std=(1.0,))
+    raw = np.zeros((8, 8, 1), np.uint8)
+    raw[3, 2] = 255  # its row tells the crop, its half of the image the flip
+    transform = Transform(recipe, (8, 8, 1))
+    flips: dict[int, list[bool]] = {}
+    for number in range(150):
+        row, column, _ = np.argwhere(transform(raw, seed(number, 9)).numpy())[0]
+        flips.setdefault(int(row), []).append(column >= 4)
+    assert sorted(flips) == [2, 3, 4]
+    for flipped in flips.values():
+        assert 0.25 < np.mean(flipped) < 0.75
+
+
 @pytest.mark.parametrize("shape", [(300, 500), (500, 301), (20, 33), (224, 224), (256, 256)])
 @pytest.mark.parametrize("key", [None, (1, 2)])
 def test_imagenet_images_of_any_size_become_one_size(shape, key):

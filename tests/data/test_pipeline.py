@@ -63,10 +63,12 @@ def test_an_epoch_depends_on_seed_and_number_only(digits, cache):
     first, again = (digits(seed=7).train(128, cache=cache) for _ in range(2))
     worker = context(2, 1)
     list(first(worker, epoch=0))  # reading one epoch leaves no trace in the next
-    one, two = batches(first(worker, epoch=1)), batches(again(worker, epoch=1))
-    for (images, labels), (other_images, other_labels) in zip(one, two, strict=True):
-        np.testing.assert_array_equal(images, other_images)
-        np.testing.assert_array_equal(labels, other_labels)
+    dataset = first(worker, epoch=1)
+    one = batches(dataset)
+    for two in (batches(dataset), batches(again(worker, epoch=1))):
+        for (images, labels), (other_images, other_labels) in zip(one, two, strict=True):
+            np.testing.assert_array_equal(images, other_images)
+            np.testing.assert_array_equal(labels, other_labels)
     for other in (first(worker, epoch=2), digits(seed=8).train(128, cache=cache)(worker, epoch=1)):
         assert not np.array_equal(one[0][0], batches(other)[0][0])
 
