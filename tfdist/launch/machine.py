@@ -91,6 +91,8 @@ def divide(
             if core_parts is not None:
                 own = tuple(core_parts[number])
                 env |= _threads(len(own))
+            elif cpus_per_task == "auto":
+                env |= _threads(1)  # Fewer cores than tasks: they take turns.
             if gpu_parts is not None and gpus:
                 env["CUDA_VISIBLE_DEVICES"] = ",".join(gpu_parts[number])
         else:

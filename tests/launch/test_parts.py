@@ -1,0 +1,242 @@
+"""The launcher's parts that need no processes."""
+
+from __future__ import annotations
+
+import io
+import json
+import signal
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tfdist.errors import ConfigError
+from tfdist.launch.exits import Exit, root_cause
+from tfdist.launch.job import Job
+from tfdist.launch.machine import divide, gpu_ids
+from tfdist.launch.output import LineAssembler, TaskOutput
+from tfdist.launch.ports import free_ports
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def lines(*chunks: bytes) -> list[str]:
+    assembler = LineAssembler(Clock())
+    result = [line for chunk in chunks for line in assembler.feed(chunk)]
+    return result + assembler.feed(b"", final=True)
+
+
+@pytest.mark.parametrize(
+    ("chunks", "expected"),
+    [
+        ((b"a\nb\n",), ["a", "b"]),
+        ((b"a", b"b\n", b"c"), ["ab", "c"]),
+        ((b"\n\n",), ["", ""]),
+        ((b"",), []),
+        ((b"a\r\nb\r\n",), ["a", "b"]),
+        ((b"a\r", b"\nb"), ["a", "b"]),
+        ((b"\r1/3\r2/3", b"\r3/3\n"), ["3/3"]),
+        ((b"1/2\r2/2\r",), ["2/2"]),
+        ((b"\b\b\b1/2\r\b\b\b2/2\n",), ["2/2"]),
+        ((b"\xff\n",), ["\ufffd"]),
+        (("é".encode()[:1], "é".encode()[1:]), ["é"]),
+    ],
+)
+def test_lines(chunks: tuple[bytes, ...], expected: list[str]) -> None:
+    assert lines(*chunks) == expected
+
+
+def test_a_bar_that_is_being_redrawn_shows_now_and_then() -> None:
+    clock = Clock()
+    assembler = LineAssembler(clock)
+    shown = []
+    for step in range(100):
+        clock.now += 0.1
+        shown += assembler.feed(f"{step}/99\r".encode())
+    assert 3 <= len(shown) <= 6
+    assert assembler.feed(b"\n") == ["99/99"]
+
+
+def test_an_endless_line_does_not_fill_the_memory() -> None:
+    assembler = LineAssembler(Clock())
+    assert sum(len(assembler.feed(b"x" * 10_000)) for _ in range(100)) >= 10
+
+
+def test_output_is_prefixed_logged_and_its_end_is_kept() -> None:
+    stream, log = io.StringIO(), io.BytesIO()
+    output = TaskOutput("ps/0", 8, stream, log, keep=2)
+    output.feed(b"a\n\nb\rc\nd")
+    output.feed(b"", final=True)
+    assert stream.getvalue() == "ps/0     | a\nps/0     |\nps/0     | c\nps/0     | d\n"
+    assert log.getvalue() == b"a\n\nb\rc\nd"
+    assert list(output.tail) == ["c", "d"]
+
+
+def test_exits() -> None:
+    killed = Exit("worker/1", -signal.SIGKILL)
+    assert (str(killed), killed.exit_code, killed.retryable) == ("killed by SIGKILL", 138, True)
+    ended = Exit("worker/1", -signal.SIGTERM)
+    assert (ended.exit_code, ended.retryable) == (143, True)
+    assert (Exit("a/0", 2).exit_code, Exit("a/0", 2).retryable) == (2, False)
+    assert str(Exit("a/0", 1)) == "exit code 1"
+    assert Exit.from_status("a/0", 3 << 8, 0.0).code == 3
+    assert not Exit("a/0", 0).failed
+
+
+def test_the_cause_is_the_first_failure_that_blames_no_other() -> None:
+    done, complaint = Exit("worker/0", 0, 1.0), Exit("worker/1", 138, 2.0)
+    killed, later = Exit("worker/2", -9, 3.0), Exit("worker/3", 1, 4.0)
+    assert root_cause([later, killed, complaint, done]) == killed
+    assert root_cause([complaint, done]) == complaint
+    assert root_cause([done]) is None
+    stalled = Exit("worker/1", 138, 2.0, note="made no step for 60 s")
+    assert root_cause([killed, stalled]) == stalled
+
+
+def test_ports_are_free_and_differ() -> None:
+    ports = free_ports(20)
+    assert len(set(ports)) == 20
+    for port in ports:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", port))
+
+
+PSS = ["chief/0", "worker/0", "worker/1", "ps/0"]
+
+
+def test_computing_tasks_share_the_cores() -> None:
+    shares = divide(PSS, PSS[1:3], cores=[0, 1], gpus=[])
+    assert [shares[name].cores for name in PSS] == [(), (0,), (1,), ()]
+    assert shares["worker/0"].env["TF_NUM_INTRAOP_THREADS"] == "1"
+    assert shares["ps/0"].env["OMP_NUM_THREADS"] == "1"
+    assert all("CUDA_VISIBLE_DEVICES" not in share.env for share in shares.values())
+
+
+def test_gpus_are_split_among_computing_tasks() -> None:
+    shares = divide(PSS, PSS[1:3], cores=[0, 1], gpus=["4", "5", "6", "7"])
+    visible = [shares[name].env["CUDA_VISIBLE_DEVICES"] for name in PSS]
+    assert visible == ["", "4,5", "6,7", ""]
+
+
+def test_with_fewer_cores_than_tasks_nothing_is_pinned() -> None:
+    assert divide(PSS, PSS[1:3], cores=[0], gpus=[])["worker/0"].cores == ()
+
+
+def test_numbers_of_cores() -> None:
+    shares = divide(PSS, PSS[1:3], cpus_per_task="2", cores=list(range(8)), gpus=[])
+    assert [shares[name].cores for name in PSS[1:3]] == [(0, 1), (2, 3)]
+    assert divide(PSS, PSS[1:3], cpus_per_task="none", cores=[0, 1], gpus=[])["ps/0"].env == {}
+    with pytest.raises(ConfigError, match="^--cpus-per-task: 2 for each of 2 tasks is more"):
+        divide(PSS, PSS[1:3], cpus_per_task="2", cores=[0, 1], gpus=[])
+    with pytest.raises(ConfigError, match="^--gpus-per-task: 'x' is not auto, none or a number"):
+        divide(PSS, PSS[1:3], gpus_per_task="x", cores=[0, 1], gpus=[])
+
+
+def test_visible_gpus_are_honoured() -> None:
+    assert gpu_ids({"CUDA_VISIBLE_DEVICES": "2,3"}) == ["2", "3"]
+    assert gpu_ids({"CUDA_VISIBLE_DEVICES": ""}) == []
+    assert gpu_ids({"CUDA_VISIBLE_DEVICES": "0,-1,1"}) == ["0"]
+
+
+def write(path: Path, content: Any) -> str:
+    path.write_text(content if isinstance(content, str) else json.dumps(content))
+    return str(path)
+
+
+def test_a_spec_keeps_loopback_addresses_and_replaces_others(tmp_path: Path) -> None:
+    spec = {"cluster": {"worker": ["127.0.0.1:5", "far:5"], "ps": ["localhost:6"]}}
+    job = Job.from_file(write(tmp_path / "spec.json", spec), ["true"])
+    placed = job.place()
+    assert placed["worker"][0] == "127.0.0.1:5" and placed["ps"] == ["localhost:6"]
+    assert placed["worker"][1].startswith("127.0.0.1:") and placed["worker"][1] != "127.0.0.1:5"
+    assert job.notes[0].endswith("'far:5' is replaced by a free local port")
+
+
+TFJOB = """
+apiVersion: v1
+kind: ConfigMap
+---
+apiVersion: kubeflow.org/v1
+kind: TFJob
+spec:
+  tfReplicaSpecs:
+    Chief:
+      replicas: 1
+      template: {spec: {containers: [{name: tensorflow, command: [tfdist], args: [train]}]}}
+    PS:
+      template: {spec: {containers: [{name: tensorflow, command: [tfdist, "$(A)", "$(B)"],
+        env: [{name: A, value: x}, {name: C, valueFrom: {fieldRef: {}}}]}]}}
+    Worker:
+      replicas: 2
+      template: {spec: {containers: [{name: side}, {name: tensorflow, args: [w]}]}}
+"""
+
+
+def test_a_tfjob_gives_counts_commands_and_variables(tmp_path: Path) -> None:
+    job = Job.from_file(write(tmp_path / "job.yaml", TFJOB), [])
+    assert {role: len(members) for role, members in job.addresses.items()} == {
+        "chief": 1,
+        "worker": 2,
+        "ps": 1,
+    }
+    assert job.commands == {
+        "chief": ["tfdist", "train"],
+        "ps": ["tfdist", "x", "$(B)"],
+        "worker": ["w"],
+    }
+    assert job.env["ps"] == {"A": "x"} and "env C comes from the cluster" in job.notes[0]
+    other = Job.from_file(write(tmp_path / "job.yaml", TFJOB), ["mine"])
+    assert set(map(tuple, other.commands.values())) == {("mine",)}
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "problem"),
+    [
+        ("a.json", "{", "is not JSON"),
+        ("a.json", {"cluster": {"worker": ["a"]}}, r": cluster.worker\[0\]: 'a' has no port"),
+        ("a.json", {"x": 1}, "holds neither"),
+        ("a.yaml", "a: [", "is not YAML"),
+        ("a.yaml", "", "holds neither"),
+        ("a.yaml", "kind: TFJob", "spec"),
+        ("a.yaml", "{kind: TFJob, spec: {tfReplicaSpecs: {}}}", "has no replicas"),
+        ("a.yaml", "{kind: TFJob, spec: {tfReplicaSpecs: {Boss: {}}}}", "'boss' is not a role"),
+        ("a.yaml", "{kind: TFJob, spec: {tfReplicaSpecs: {Worker: {replicas: x}}}}", "replicas"),
+        ("a.yaml", "{kind: TFJob, spec: {tfReplicaSpecs: {Worker: {}}}}", "template"),
+        (
+            "a.yaml",
+            "{kind: TFJob, spec: {tfReplicaSpecs: {Worker: {template: {spec: {containers: []}}}}}}",
+            "containers: is empty",
+        ),
+    ],
+)
+def test_a_bad_file_is_named(tmp_path: Path, name: str, content: Any, problem: str) -> None:
+    path = write(tmp_path / name, content)
+    with pytest.raises(ConfigError, match=problem) as caught:
+        Job.from_file(path, ["true"])
+    assert str(caught.value).startswith(path) and "\n" not in str(caught.value)
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="cannot be read: No such file"):
+        Job.from_file(str(tmp_path / "none.json"), ["true"])
+
+
+@pytest.mark.parametrize(
+    ("counts", "problem"),
+    [
+        ({"worker": 0}, "give at least one"),
+        ({"worker": 1, "chief": 2}, "2 chiefs"),
+        ({"ps": 1}, "no worker"),
+        ({"worker": 5000}, "too many"),
+    ],
+)
+def test_counts_that_make_no_cluster(counts: dict[str, int], problem: str) -> None:
+    with pytest.raises(ConfigError, match=problem):
+        Job.from_counts(counts, ["true"])
