@@ -21,6 +21,7 @@ import keras
 import tensorflow as tf
 
 from tfdist.errors import ConfigError
+from tfdist.training.feed import rows_of
 
 # Replicas draw different dropout masks: this odd multiple of the replica's number is added to
 # the seed, so that no two of up to 2**31 replicas share one.
@@ -56,25 +57,30 @@ class OneReplicaView(tf.distribute.ReplicaContext):
     The strategy it names is TensorFlow's default one (one replica), so Keras does not
     scale losses; `all_reduce`, which synchronized BatchNormalization calls, goes to the
     replica context it stands in for.
+
+    Args:
+        real: That replica context.
+        count: How many examples this replica has; with none, it adds nothing to the sums.
     """
 
-    def __init__(self, real: tf.distribute.ReplicaContext) -> None:
+    def __init__(self, real: tf.distribute.ReplicaContext, count: tf.Tensor) -> None:
         super().__init__(_DEFAULT_STRATEGY, real.replica_id_in_sync_group)
+        # Which copy of a variable is read here; the default strategy knows of one only.
+        self._local_replica_id = real._local_replica_id
         self._real = real
+        self._count = count
 
     def all_reduce(self, reduce_op: Any, value: Any, options: Any = None) -> Any:
         """Reduces over the replicas of the real strategy; the gradient is reduced likewise."""
 
+        def total(tensors: Sequence[tf.Tensor]) -> Any:
+            own = [tf.where(self._count > 0, t, tf.zeros_like(t)) for t in tensors]
+            with self._real:
+                return self._real.all_reduce(reduce_op, own, options)
+
         @tf.custom_gradient  # type: ignore[untyped-decorator]
         def reduce(*tensors: tf.Tensor) -> Any:
-            with self._real:
-                reduced = self._real.all_reduce(reduce_op, list(tensors), options)
-
-            def gradient(*upstream: tf.Tensor) -> Any:
-                with self._real:
-                    return self._real.all_reduce(reduce_op, list(upstream), options)
-
-            return reduced, gradient
+            return total(tensors), lambda *upstream: total(upstream)
 
         flat = tf.nest.flatten(value)
         return tf.nest.pack_sequence_as(value, tf.nest.flatten(reduce(*flat)))
@@ -146,10 +152,11 @@ class ReplicaStep:
         """Computes gradients, statistics and metrics of this replica's slice.
 
         Args:
-            data: The slice: x, (x, y) or (x, y, sample_weight).
+            data: The slice: x, (x, y) or (x, y, sample_weight). A slice of no examples is one
+                row that counts for nothing, as not every operation works without rows.
             weight: Scalar float32, what the slice counts for in the loss: its share of the
                 global batch.
-            count: Scalar int32, how many examples the slice has; may be 0.
+            count: Scalar int32, how many examples the slice has; 0 if `data` stands in.
             loss_scale: Scalar float32 by which the loss is multiplied before the gradient is
                 taken, or None.
             sample_factor: Gives the factor on the sample weights that makes a loss that is not
@@ -163,7 +170,7 @@ class ReplicaStep:
         if overrides(self.model, "train_step"):
             # The step takes gradients with respect to the variables themselves.
             scope, initial = self._scope(real, [variable.value for variable in self.trainable])
-            with OneReplicaView(real), scope:
+            with OneReplicaView(real, count), scope:
                 logs = self.model.train_step(data)
             gradients, scaled_by = self.recorder.take(self.trainable)
             factor = weight if loss_scale is None else weight * loss_scale / scaled_by
@@ -171,7 +178,7 @@ class ReplicaStep:
             outputs = None
         else:
             scope, initial = self._scope(real, values)
-            with OneReplicaView(real), tf.GradientTape() as tape:
+            with OneReplicaView(real, count), tf.GradientTape() as tape:
                 tape.watch(values)
                 with scope:
                     loss, outputs = self._forward(data, count, sample_factor, training=True)
@@ -181,7 +188,7 @@ class ReplicaStep:
                         scaled = scaled * tf.cast(loss_scale, loss.dtype)
             gradients = tape.gradient(scaled, values)
         self.changed, state = self._changed_state(scope, initial, real, count)
-        grown, extra = self._grown_metrics(scope, initial, logs, weight)
+        grown, extra = self._grown_metrics(scope, initial, logs, weight, count)
         return ReplicaOutput(gradients, grown, state, extra, outputs)
 
     def test(
@@ -196,19 +203,20 @@ class ReplicaStep:
         real = tf.distribute.get_replica_context()
         scope, initial = self._scope(real)
         outputs = None
-        with OneReplicaView(real), scope:
+        with OneReplicaView(real, count), scope:
             if overrides(self.model, "test_step"):
                 logs = self.model.test_step(data)
             else:
                 _, outputs = self._forward(data, count, sample_factor, training=False)
                 logs = {}
-        grown, extra = self._grown_metrics(scope, initial, logs, weight)
+        grown, extra = self._grown_metrics(scope, initial, logs, weight, count)
         return ReplicaOutput([], grown, [], extra, outputs)
 
     def predict(self, data: Any) -> Any:
         """Computes the predictions for this replica's slice."""
         real = tf.distribute.get_replica_context()
-        with OneReplicaView(real), self._scope(real)[0]:
+        scope, _ = self._scope(real)
+        with OneReplicaView(real, rows_of(data)), scope:
             if overrides(self.model, "predict_step"):
                 return self.model.predict_step(data)
             x, _, _ = keras.utils.unpack_x_y_sample_weight(data)
@@ -219,7 +227,8 @@ class ReplicaStep:
         real = tf.distribute.get_replica_context()
         x, y, y_pred, sample_weight = outputs
         mapping = list(zip(self.metrics, totals, strict=True))
-        with OneReplicaView(real), keras.StatelessScope(mapping) as scope:
+        view = OneReplicaView(real, rows_of(y_pred))
+        with view, keras.StatelessScope(mapping) as scope:
             self.model.compute_metrics(x, y, y_pred, sample_weight=sample_weight)
             return [scope.get_current_value(variable) for variable in self.metrics]
 
@@ -248,8 +257,6 @@ class ReplicaStep:
             x=x, y=y, y_pred=y_pred, sample_weight=loss_weight, **arguments
         )
         loss = tf.cast(loss, keras.config.floatx())
-        # A mean over no examples is not a number; it counts for nothing.
-        loss = tf.where(count > 0, loss, tf.zeros_like(loss))
         for metric in self.model.metrics:
             if metric.name == "loss":
                 metric.update_state(loss, sample_weight=tf.cast(count, loss.dtype))
@@ -292,14 +299,19 @@ class ReplicaStep:
             if is_seed(variable):
                 value = value - _seed_offset(variable, real)
             elif old.dtype.is_floating:
-                # Statistics of no examples are not numbers; the old ones stay.
+                # The statistics of a row that stands in count for nothing.
                 value = tf.where(count > 0, value, old)
             variables.append(variable)
             values.append(value)
         return variables, values
 
     def _grown_metrics(
-        self, scope: keras.StatelessScope, initial: _Values, logs: Any, weight: tf.Tensor
+        self,
+        scope: keras.StatelessScope,
+        initial: _Values,
+        logs: Any,
+        weight: tf.Tensor,
+        count: tf.Tensor,
     ) -> tuple[list[tf.Tensor], dict[str, tf.Tensor]]:
         """What the metrics grew by, and the logs that no metric accounts for."""
         grown = {}
@@ -329,7 +341,8 @@ class ReplicaStep:
                 free = name not in named and (name == "loss" or not _is_metric(self.model, name))
                 if free and _is_scalar(value):
                     extra[name] = tf.cast(value, tf.float32)
-        return [grown[id(variable)] for variable in self.metrics], extra
+        present = [grown[id(variable)] for variable in self.metrics]
+        return [tf.where(count > 0, value, tf.zeros_like(value)) for value in present], extra
 
 
 class Recorder(contextlib.AbstractContextManager["Recorder"]):

@@ -27,6 +27,7 @@ class SynchronousLoop:
         model: A built and compiled model.
         strategy: The strategy it was made under.
         share: The replicas of this process.
+        stand_in: A batch of one row, for a replica whose slice of a batch is empty.
         whole: Whether the elements' row count is that of the global batch.
         nominal_batch: The usual number of rows of a global batch.
         accumulate_steps: Batches a weight update.
@@ -39,6 +40,7 @@ class SynchronousLoop:
         model: keras.Model,
         strategy: tf.distribute.Strategy,
         share: Share,
+        stand_in: Any,
         *,
         whole: bool,
         nominal_batch: int,
@@ -49,6 +51,7 @@ class SynchronousLoop:
         self.model = model
         self.strategy = strategy
         self._share = share
+        self._stand_in = stand_in
         self._whole = whole
         self._nominal = max(1, nominal_batch)
         self._accumulate_steps = accumulate_steps
@@ -200,6 +203,9 @@ class SynchronousLoop:
             end = (replica + 1) * total // replicas - offset
             data = rows_between(data, begin, end)
         count = rows_of(data)
+        if self._share.replicas > 1:
+            own, stand_in = data, self._stand_in
+            data = tf.cond(count > 0, lambda: own, lambda: stand_in)
         batch = rows if self._whole and not self._accumulators else self._nominal
         if self._share.replicas == 1 and not self._accumulators:
             return data, count, tf.constant(1.0)
@@ -215,7 +221,7 @@ class SynchronousLoop:
             sample_factor=self._sample_factor(count),
         )
         whole = self._whole and not self._accumulators
-        metrics, state, logs, rows = self._reduce_small(output, weight, whole)
+        metrics, state, logs, rows = self._reduce_small(output, weight, count, whole)
         gradients = output.gradients
         finite = tf.constant(True)
         if self._accumulators:
@@ -233,15 +239,13 @@ class SynchronousLoop:
         output = self._step.test(
             data, weight=weight, count=count, sample_factor=self._sample_factor(count)
         )
-        metrics, _, logs, _ = self._reduce_small(output, weight, self._whole)
+        metrics, _, logs, _ = self._reduce_small(output, weight, count, self._whole)
         return metrics, logs
 
     def _predict_replica(self, element: Any) -> Any:
-        data, _, _ = self._slice(element)
-        outputs = self._step.predict(data)
-        if self._share.workers > 1:
-            outputs = gather(outputs)
-        return outputs
+        data, count, _ = self._slice(element)
+        outputs = _first_rows(self._step.predict(data), count)
+        return gather(outputs) if self._share.workers > 1 else outputs
 
     def _apply_replica(self, gradients: Any) -> list[tf.Tensor]:
         """Applies reduced gradients; returns what the optimizer assigned in replica context.
@@ -280,7 +284,7 @@ class SynchronousLoop:
         )
 
     def _reduce_small(
-        self, output: Any, weight: tf.Tensor, whole: bool
+        self, output: Any, weight: tf.Tensor, count: tf.Tensor, whole: bool
     ) -> tuple[list[tf.Tensor], list[tf.Tensor], dict[str, tf.Tensor], tf.Tensor]:
         """Sums metrics, averages statistics and logs, in one collective a type."""
         if self._share.replicas == 1:
@@ -310,7 +314,7 @@ class SynchronousLoop:
             ]
             grown = totals
             if output.outputs is not None:
-                grown = self._step.update_metrics_together(totals, gather(output.outputs))
+                grown = self._step.update_metrics_together(totals, gather(_first_rows(output.outputs, count)))
         return grown, state, output.logs, rows
 
     def _sample_factor(self, count: tf.Tensor) -> Callable[[Any], Any] | None:
@@ -327,7 +331,7 @@ class SynchronousLoop:
                     return tf.math.divide_no_nan(rows, own)
                 if mask is None:
                     return tf.constant(1.0)
-                valid = tf.reduce_sum(tf.cast(mask, tf.float32))
+                valid = tf.where(count > 0, tf.reduce_sum(tf.cast(mask, tf.float32)), 0.0)
                 rows, all_valid = reduce_small([own, valid])
                 return tf.math.divide_no_nan(valid, all_valid) * tf.math.divide_no_nan(rows, own)
 
@@ -401,6 +405,10 @@ class _Attribute:
 
     def __exit__(self, *_: object) -> None:
         setattr(self._thing, self._name, self._old)
+
+
+def _first_rows(outputs: Any, count: tf.Tensor) -> Any:
+    return tf.nest.map_structure(lambda v: None if v is None else v[:count], outputs)
 
 
 def _repeat(times: tf.Tensor, body: Callable[[], None]) -> None:

@@ -14,7 +14,7 @@ import tensorflow as tf
 from tfdist.errors import ConfigError
 from tfdist.training import build
 from tfdist.training.callbacks import callback_list
-from tfdist.training.feed import Epoch, Feed, make_feed, rows_of
+from tfdist.training.feed import Epoch, Feed, make_feed, rows_between, rows_of
 from tfdist.training.parameter_server import ParameterServerLoop
 from tfdist.training.place import Place
 from tfdist.training.synchronous import SynchronousLoop
@@ -351,13 +351,13 @@ class Trainer:
             tuple(id(v) for v in model.metrics_variables),
         )
         if key not in self._loops:
-            self._loops[key] = self._make_loop(feed, nominal)
+            self._loops[key] = self._make_loop(feed, nominal, sample)
         return self._loops[key]
 
     def _needs_building(self, training: bool) -> bool:
         return True if training else not self.model.built
 
-    def _make_loop(self, feed: Feed, nominal: int) -> Any:
+    def _make_loop(self, feed: Feed, nominal: int, sample: Any) -> Any:
         if self.place.is_parameter_server:
             if self._coordinator is None:
                 self._coordinator = tf.distribute.coordinator.ClusterCoordinator(self.strategy)
@@ -366,6 +366,7 @@ class Trainer:
             self.model,
             self.strategy,
             self.place.share,
+            rows_between(sample, 0, 1),
             whole=feed.whole,
             nominal_batch=nominal,
             accumulate_steps=self._accumulate_steps,
