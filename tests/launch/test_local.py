@@ -305,13 +305,11 @@ time.sleep(1000)
 
 
 def test_logs_hold_what_each_task_printed(launch: Launch) -> None:
-    logs = launch.folder / "logs" / "of it"
-    code, _, err = launch.run(
-        f"--workers 2 --log-dir {launch.folder}/logs", "print(name, 'says \\xe9')"
-    )
+    logs = launch.folder / "logs" / "today"
+    code, _, err = launch.run(f"--workers 2 --log-dir {logs}", "print(name, 'says \\xe9')")
     assert code == 0, err
     for index in range(2):
-        text = (logs.parent / f"worker-{index}.log").read_text()
+        text = (logs / f"worker-{index}.log").read_text()
         assert text == f"worker/{index} says \xe9\n"
 
 

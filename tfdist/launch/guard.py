@@ -58,6 +58,7 @@ class Guard:
         self._pid = 0
         self._status: int | None = None
         self._stopping = False
+        self._asked: set[int] = set()
 
     def run(self) -> None:
         """Runs the command to its end, or to the launcher's."""
@@ -77,12 +78,13 @@ class Guard:
         self._send(f"pid {self._pid}\n")
         control = self._control.fileno()
         while self._status is None or (self._stopping and _children()):
-            # The timeout covers descendants that go without a SIGCHLD for us.
             ready, _, _ = select.select([control, wake_read], [], [], 0.5)
             if wake_read in ready:
                 with contextlib.suppress(BlockingIOError):
                     os.read(wake_read, 4096)
             self._reap()
+            if self._stopping and self._status is not None:
+                self._ask_orphans()
             if control in ready and not self._obey():
                 break
         self._kill_all()
@@ -132,6 +134,14 @@ class Guard:
             os.killpg(self._pid, signal.SIGTERM)
             # A stopped process does not see SIGTERM until it goes on.
             os.killpg(self._pid, signal.SIGCONT)
+
+    def _ask_orphans(self) -> None:
+        """Asks those to end that left the task's group and have now come to us."""
+        for pid in _children():
+            if pid not in self._asked:
+                self._asked.add(pid)
+                with contextlib.suppress(OSError):
+                    os.kill(pid, signal.SIGTERM)
 
     def _reap(self) -> None:
         with contextlib.suppress(ChildProcessError):
