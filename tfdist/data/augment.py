@@ -49,7 +49,7 @@ class Transform:
                 if self.recipe.crop == "pad":
                     image = _pad_and_crop(image, size, self.recipe.pad, seed)
             if self.recipe.flip:
-                # Another seed than the crop's, or the two would go together.
+                # Another seed than the crop's, so that the two cannot depend on each other.
                 image = tf.image.stateless_random_flip_left_right(image, seed + [0, 1])
         image = _channels(image, self.shape[2])
         image = (image - _per_channel(self.recipe.mean, self.shape[2])) / _per_channel(
