@@ -46,8 +46,7 @@ class ParameterServerLoop:
         self.totals = metrics_module.MetricTotals(model)
         self._logs: dict[str, float] = {}
         self._captured: list[keras.Variable] = []
-        workers = len(strategy.cluster_resolver.cluster_spec().as_dict()["worker"])
-        self._most_under_way = _PER_WORKER * workers
+        self._most_under_way = _PER_WORKER * _count_workers()
         self._under_way: collections.deque[Any] = collections.deque()
         self._iterations = self._scaler.optimizer.iterations
         self._count = int(self._iterations.numpy())
@@ -103,7 +102,8 @@ class ParameterServerLoop:
         while len(self._under_way) > most:
             grown, logs, outputs = self._under_way.popleft().fetch()
             self.totals.add(grown)
-            if outputs is not None:
+            if outputs:
+                outputs = self._with_gaps(outputs)
                 totals = [total.read_value() for total in self.totals.variables]
                 self.totals.assign(self._step.update_metrics_together(totals, outputs))
             self._logs.update({name: float(value) for name, value in logs.items()})
@@ -136,7 +136,7 @@ class ParameterServerLoop:
             self._scaler.update(finite)
         else:
             apply()
-        return grown, logs, outputs
+        return grown, logs, self._without_gaps(outputs)
 
     def _apply_replica(self, gradients: Any, step: tf.Tensor) -> list[tf.Tensor]:
         """Applies gradients as step number `step`, whatever the counter variable says by now."""
@@ -159,7 +159,25 @@ class ParameterServerLoop:
             output = self._step.test(data, weight=tf.constant(1.0), count=rows_of(data))
             return output.metrics, output.logs, output.outputs
 
-        return self.strategy.run(replica)
+        grown, logs, outputs = self.strategy.run(replica)
+        return grown, logs, self._without_gaps(outputs)
+
+    def _without_gaps(self, outputs: Any) -> list[tf.Tensor]:
+        """Outputs as a list without None, which a worker cannot send."""
+        self._outputs_like = outputs
+        return [leaf for leaf in tf.nest.flatten(outputs) if leaf is not None]
+
+    def _with_gaps(self, leaves: list[Any]) -> Any:
+        rest = iter(leaves)
+        like = tf.nest.flatten(self._outputs_like)
+        whole = [None if leaf is None else tf.convert_to_tensor(next(rest)) for leaf in like]
+        return tf.nest.pack_sequence_as(self._outputs_like, whole)
 
     def _predict_batch(self, data: Any) -> Any:
         return self.strategy.run(self._step.predict, args=(data,))
+
+
+def _count_workers() -> int:
+    """How many workers the chief is connected to, by the devices it sees."""
+    devices = tf.config.list_logical_devices("CPU")
+    return sum("/job:worker/" in device.name and device.name.endswith(":0") for device in devices)
