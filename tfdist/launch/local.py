@@ -111,10 +111,11 @@ class Supervisor:
         commands = {
             role: _resolve(command, environment) for role, command in self._job.commands.items()
         }
-        for note in self._job.notes:
-            self._say(note)
         with contextlib.ExitStack() as stack:
             self._open_logs(stack)
+            for note in self._job.notes:
+                self._say(note)
+            self._say(f"starting {plural(len(self._names), 'task')}")
             stack.callback(self._selector.close)
             stack.enter_context(self._signal_handlers())
             while True:
@@ -421,7 +422,4 @@ def launch(job: Job, options: Options | None = None) -> int:
     Raises:
         ConfigError: the job cannot be started.
     """
-    options = options or Options()
-    count = sum(len(members) for members in job.addresses.values())
-    print(f"tfdist: starting {plural(count, 'task')}", file=sys.stderr, flush=True)
-    return Supervisor(job, options).run()
+    return Supervisor(job, options or Options()).run()

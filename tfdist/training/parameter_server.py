@@ -148,9 +148,7 @@ class ParameterServerLoop:
             optimizer.apply(gradients, self._step.trainable)
         candidates = [*optimizer.variables, *self._step.trainable]
         self._captured = [
-            v
-            for v in candidates
-            if v is not counter and scope.get_current_value(v) is not None
+            v for v in candidates if v is not counter and scope.get_current_value(v) is not None
         ]
         return [tf.cast(scope.get_current_value(v), v.dtype) for v in self._captured]
 

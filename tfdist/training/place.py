@@ -33,12 +33,13 @@ class Place:
             jobs = resolver.cluster_spec().as_dict()
             tasks = [(job, i) for job in ("chief", "worker") for i in range(len(jobs.get(job, ())))]
         replicas = 1 if self.is_parameter_server else strategy.num_replicas_in_sync
-        if len(tasks) > 1:
+        if resolver is not None and len(tasks) > 1:
             worker = tasks.index((resolver.task_type, resolver.task_id))
             self.share = Share(worker, len(tasks), replicas // len(tasks), replicas)
         else:
             self.share = Share(0, 1, replicas, replicas)
         self.is_chief = self.share.worker == 0
+        self._all_reduce = tf.function(self._sum, autograph=False)
 
     def exchange(self, value: int) -> list[int]:
         """Tells every worker `value`; returns all workers' values, in their order.
@@ -48,12 +49,13 @@ class Place:
         if self.share.workers == 1:
             return [value]
         mine = tf.one_hot(self.share.worker, self.share.workers, dtype=tf.int64) * value
+        return [int(v) for v in self._all_reduce(mine)]
 
-        def reduce() -> tf.Tensor:
+    def _sum(self, mine: tf.Tensor) -> tf.Tensor:
+        def replica() -> tf.Tensor:
             context = tf.distribute.get_replica_context()
-            replica = tf.cast(context.replica_id_in_sync_group, tf.int32)
-            first = tf.cast(tf.equal(replica, self.share.first), tf.int64)
+            number = tf.cast(context.replica_id_in_sync_group, tf.int32)
+            first = tf.cast(tf.equal(number, self.share.first), tf.int64)
             return context.all_reduce(tf.distribute.ReduceOp.SUM, mine * first)
 
-        values = self._strategy.run(reduce)
-        return [int(v) for v in self._strategy.experimental_local_results(values)[0]]
+        return self._strategy.experimental_local_results(self._strategy.run(replica))[0]

@@ -44,9 +44,7 @@ def reduce_gradients(
         for position, value in zip(positions, summed, strict=True):
             values[position] = value
     return [
-        value
-        if value is None or value.dtype == gradient.dtype
-        else tf.cast(value, gradient.dtype)
+        value if value is None or value.dtype == gradient.dtype else tf.cast(value, gradient.dtype)
         for value, gradient in zip(values, gradients, strict=True)
     ]
 

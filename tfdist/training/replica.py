@@ -78,7 +78,7 @@ class OneReplicaView(tf.distribute.ReplicaContext):
             with self._real:
                 return self._real.all_reduce(reduce_op, own, options)
 
-        @tf.custom_gradient  # type: ignore[untyped-decorator]
+        @tf.custom_gradient
         def reduce(*tensors: tf.Tensor) -> Any:
             return total(tensors), lambda *upstream: total(upstream)
 

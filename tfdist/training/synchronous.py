@@ -15,8 +15,8 @@ import tensorflow as tf
 from tfdist.training import metrics as metrics_module
 from tfdist.training.build import loss_reductions
 from tfdist.training.feed import Epoch, Share, rows_between, rows_of
-from tfdist.training.reduction import gather, reduce_gradients, reduce_small
 from tfdist.training.loss_scale import LossScaler, divide
+from tfdist.training.reduction import gather, reduce_gradients, reduce_small
 from tfdist.training.replica import ReducedView, ReplicaStep
 
 
@@ -314,7 +314,9 @@ class SynchronousLoop:
             ]
             grown = totals
             if output.outputs is not None:
-                grown = self._step.update_metrics_together(totals, gather(_first_rows(output.outputs, count)))
+                grown = self._step.update_metrics_together(
+                    totals, gather(_first_rows(output.outputs, count))
+                )
         return grown, state, output.logs, rows
 
     def _sample_factor(self, count: tf.Tensor) -> Callable[[Any], Any] | None:
