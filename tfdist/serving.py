@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
+from tfdist.cluster.meeting import meet
 from tfdist.errors import ConfigError, PeerError
 
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ def serve(cluster: Cluster, *, start_timeout: float = _START) -> bool:
         raise ConfigError(
             f"cluster: {task} would serve for ever; parameter_server needs a chief task"
         )
+    meet(cluster)
     note = _note(cluster, task)
     note.unlink(missing_ok=True)
     jobs = {job: list(hosts) for job, hosts in cluster.jobs.items() if job != "evaluator"}

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 import tensorflow as tf
 
 from tfdist import serving
+from tfdist.cluster.backstop import backstop
+from tfdist.cluster.meeting import meet, wait_seconds
 from tfdist.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -29,6 +31,9 @@ STRATEGIES = (
 # Between 2 and 16 MiB a pack, an all-reduce of ResNet50's gradients takes two thirds of the
 # time it takes in one pack: the reduction of one pack overlaps the packing of the next.
 BYTES_PER_PACK = 8 << 20
+
+# What TensorFlow may take to connect after all tasks have met, in seconds.
+_CONNECT = 60.0
 
 
 def virtual_devices(count: int) -> list[str]:
@@ -124,6 +129,7 @@ def multi_worker_mirrored_strategy(
 
     Raises:
         ConfigError: The cluster has ps tasks, or this task is an evaluator.
+        PeerError: Another task did not come in time.
     """
     if cluster.has_ps:
         raise ConfigError(
@@ -133,9 +139,11 @@ def multi_worker_mirrored_strategy(
     _no_evaluator("multi_worker_mirrored", cluster)
     _grow_gpu_memory()
     options = tf.distribute.experimental.CommunicationOptions(bytes_per_pack=bytes_per_pack)
-    return tf.distribute.MultiWorkerMirroredStrategy(
-        cluster_resolver=_resolver(cluster), communication_options=options
-    )
+    meet(cluster)
+    with backstop(wait_seconds() + _CONNECT, f"{cluster.task}: connecting to the other workers"):
+        return tf.distribute.MultiWorkerMirroredStrategy(
+            cluster_resolver=_resolver(cluster), communication_options=options
+        )
 
 
 def parameter_server_strategy(cluster: Cluster) -> tf.distribute.Strategy:
@@ -146,6 +154,7 @@ def parameter_server_strategy(cluster: Cluster) -> tf.distribute.Strategy:
 
     Raises:
         ConfigError: The cluster has no ps, no worker or no chief, or this task is not the chief.
+        PeerError: Another task did not come in time.
     """
     _require_parameter_servers(cluster)
     if cluster.task.type != "chief":
@@ -154,7 +163,9 @@ def parameter_server_strategy(cluster: Cluster) -> tf.distribute.Strategy:
             "the strategy; call tfdist.serve(cluster) first, and return where it says True"
         )
     _grow_gpu_memory()
-    strategy = tf.distribute.ParameterServerStrategy(_resolver(cluster))
+    meet(cluster)
+    with backstop(wait_seconds() + _CONNECT, f"{cluster.task}: connecting to ps and workers"):
+        strategy = tf.distribute.ParameterServerStrategy(_resolver(cluster))
     serving.say_goodbye(cluster)
     return strategy
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import sys
 import tempfile
@@ -12,7 +13,7 @@ from typing import Any
 from absl import flags
 
 from tfdist.cluster import Cluster
-from tfdist.cluster.rendezvous import DEFAULT_TIMEOUT, rendezvous
+from tfdist.cluster.meeting import meet, wait_seconds
 from tfdist.errors import ConfigError
 from tfdist.scaling import DECAYS, RULES
 
@@ -59,7 +60,7 @@ def define_flags() -> flags.FlagValues:
     )
     integer("seed", 0, "Initial weights, order and augmentation follow from it.", 0, **on)
     string("output_dir", None, "Where the model, plan and history are written.", **on)
-    number("wait", DEFAULT_TIMEOUT, "Seconds to wait for the other tasks.", 0.0, **on)
+    number("wait", wait_seconds(), "Seconds to wait for the other tasks ($TFDIST_WAIT).", 0.0, **on)
     return values
 
 
@@ -77,15 +78,19 @@ def main(argv: list[str]) -> int:
         return 0
     options = parse(values, argv)
     cluster = Cluster.from_environment()
-    rendezvous(cluster, options["wait"])
+    meet(cluster, options.pop("wait"), job=_job(options))
     with _quiet_start():
         from tfdist.training import run
-    del options["wait"]
     summary = run.train(cluster, run.Options(**options))
     if summary is not None:
         print(summary, flush=True)
     sys.stdout.flush()
     return 0
+
+
+def _job(options: dict[str, Any]) -> str:
+    """What all tasks must have been told alike; where they keep files may differ."""
+    return json.dumps({k: v for k, v in options.items() if k not in ("output_dir", "data_dir")})
 
 
 @contextlib.contextmanager

@@ -196,6 +196,7 @@ class UnevenEpoch(Epoch):
         self._exchange = exchange
 
     def peek(self) -> bool:
+        """Fetches one element ahead; says whether any worker had one."""
         if self._next is None:
             *element, has_data = next(self.iterator)
             if not any(self._exchange(int(has_data))):

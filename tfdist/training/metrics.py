@@ -75,6 +75,8 @@ class MetricTotals:
             variable.assign(total)
 
     def _compute(self) -> dict[str, tf.Tensor]:
-        mapping = [(v, total.read_value()) for v, total in zip(self._of, self.variables)]
+        mapping = [
+            (v, total.read_value()) for v, total in zip(self._of, self.variables, strict=True)
+        ]
         with keras.StatelessScope(mapping):
             return self._model.get_metrics_result()
