@@ -44,7 +44,7 @@ def test_a_users_mistake_is_one_line_and_2(
     capsys: pytest.CaptureFixture[str], argv: list[str], problem: str
 ) -> None:
     code, out, err = run(capsys, *argv)
-    lines = [line for line in err.splitlines() if not line.startswith("tfdist: starting")]
+    lines = err.splitlines()
     assert code == 2 and out == ""
     assert len(lines) == 1 and lines[0].startswith("tfdist: ") and problem in lines[0]
 

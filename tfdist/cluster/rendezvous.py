@@ -9,6 +9,9 @@ leaves for TensorFlow while another gives up.
 
 A task that comes too late, or with another cluster, is named on each task that
 is there. Only tasks with the right hash count; other callers are hung up on.
+
+Timeouts are `asyncio.timeout`, never `asyncio.wait_for`: in Python 3.11 the
+latter may lose a cancellation, and the meeting would then never end.
 """
 
 from __future__ import annotations
@@ -209,14 +212,18 @@ class _Meeting:
             # connections must not keep the peers out.
             next(iter(self._callers)).transport.abort()
         try:
-            line = await asyncio.wait_for(reader.readline(), _READ_SECONDS)
+            async with asyncio.timeout(_READ_SECONDS):
+                line = await reader.readline()
             hello = decode(line, _FAULTS)
             if hello is not None:
                 writer.write(self._hello("hello"))
                 await self._receive(hello, reader, writer)
-                await asyncio.wait_for(writer.drain(), _ASK_SECONDS)
-        except (OSError, ValueError, TimeoutError, asyncio.IncompleteReadError):
+                async with asyncio.timeout(_ASK_SECONDS):
+                    await writer.drain()
+        except (OSError, ValueError, TimeoutError):
             pass  # The caller has gone, is too slow or says too much.
+        except asyncio.CancelledError:
+            pass  # The meeting is over. asyncio would print a traceback for a handler.
         finally:
             self._callers.pop(writer, None)
             self._handlers.discard(current)
@@ -248,7 +255,8 @@ class _Meeting:
         while True:
             async with self._questions:
                 try:
-                    await asyncio.wait_for(self._ask(peer), _ASK_SECONDS)
+                    async with asyncio.timeout(_ASK_SECONDS):
+                        await self._ask(peer)
                 except TimeoutError:
                     peer.met = False
                     if not peer.places:
@@ -316,7 +324,8 @@ class _Meeting:
         own = _Peer(self._me)
         while True:
             with contextlib.suppress(TimeoutError):
-                hello = await asyncio.wait_for(self._question(own), _ASK_SECONDS)
+                async with asyncio.timeout(_ASK_SECONDS):
+                    hello = await self._question(own)
                 if hello is not None and hello.nonce != self._nonce:
                     if hello.hash == self._hash and hello.task == self._name:
                         self._see_duplicate()
@@ -395,10 +404,11 @@ class _Meeting:
             if not self._ready():
                 continue
             try:
-                places = leader.places or await resolve(
-                    leader.task.host or "", leader.task.port or 0
-                )
-                connection = await asyncio.wait_for(connect(places, MAX_BYTES), _ASK_SECONDS)
+                async with asyncio.timeout(_ASK_SECONDS):
+                    places = leader.places or await resolve(
+                        leader.task.host or "", leader.task.port or 0
+                    )
+                    connection = await connect(places, MAX_BYTES)
             except (OSError, TimeoutError):
                 await asyncio.sleep(0.2)
                 continue

@@ -65,7 +65,8 @@ async def listen(host: str, port: int) -> socket.socket:
         OSError: the port is taken, or may not be used.
     """
     try:
-        places = await asyncio.wait_for(resolve(host, port), 2.0)
+        async with asyncio.timeout(2.0):
+            places = await resolve(host, port)
     except (OSError, TimeoutError):
         places = []
     for place in places:
