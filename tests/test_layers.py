@@ -14,7 +14,7 @@ PACKAGE = Path(tfdist.__file__).parent
 
 # From the bottom up. Those of one row do not import each other.
 LAYERS = [
-    {"errors"},
+    {"errors", "heartbeat"},
     {"scaling"},
     {"cluster"},
     {"launch"},

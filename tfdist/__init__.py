@@ -17,6 +17,7 @@ _EXPORTS: dict[str, tuple[str, str | None]] = {
     "Task": ("tfdist.cluster", "Task"),
     "TfdistError": ("tfdist.errors", "TfdistError"),
     "ConfigError": ("tfdist.errors", "ConfigError"),
+    "CheckpointError": ("tfdist.errors", "CheckpointError"),
     "PeerError": ("tfdist.errors", "PeerError"),
     "Preempted": ("tfdist.errors", "Preempted"),
     "scale": ("tfdist.scaling", "scale"),

@@ -29,6 +29,12 @@ class ConfigError(TfdistError, ValueError):
     exit_code = EXIT_CONFIG
 
 
+class CheckpointError(TfdistError):
+    """A checkpoint could not be written. Those before it are untouched."""
+
+    exit_code = EXIT_USER_ERROR
+
+
 class PeerError(TfdistError):
     """A peer was lost, is missing, or has stalled. Retrying can help."""
 

@@ -81,21 +81,29 @@ class Feed:
     """Batches for this process.
 
     Args:
-        make: Gives the dataset of elements `(data, rows)` of one epoch.
+        make: Gives the dataset of elements `(data, rows)` of an epoch, without its first so many.
         whole: Whether `rows` counts the global batch, so that every worker knows it.
         share: The replicas this process holds.
         steps: Steps per epoch if the user fixed them: the data then goes on over epochs.
+        pass_over: Does to the data what reading it for a number of epochs does, where the order
+            of an epoch depends on how often it was read before.
+
+    Attributes:
+        rows: Rows of the first element, once `sample` was called: the global batch if `whole`.
     """
 
     def __init__(
         self,
-        make: Callable[[int], tf.data.Dataset],
+        make: Callable[[int, int], tf.data.Dataset],
         *,
         whole: bool,
         share: Share,
         steps: int | None = None,
+        pass_over: Callable[[int], None] = lambda epochs: None,
     ) -> None:
         self._make = make
+        self._pass_over = pass_over
+        self.rows = 0
         self.whole = whole
         self.share = share
         self._steps = steps
@@ -109,27 +117,49 @@ class Feed:
         Raises:
             ConfigError: The data is empty.
         """
-        self._first = self._make(0)
-        for data, _ in self._first.take(1):
+        self._first = self._make(0, 0)
+        for data, rows in self._first.take(1):
+            self.rows = int(rows)
             return data
         raise ConfigError("data: it has no batch; give at least one example")
 
     @property
     def element_spec(self) -> Any:
         """The structure, shapes and types of the elements."""
-        return (self._first or self._make(0)).element_spec
+        return (self._first or self._make(0, 0)).element_spec
 
-    def epoch(self, number: int, exchange: Callable[[int], list[int]] | None = None) -> Epoch:
+    def resume(self, first_epoch: int, epoch: int, step: int) -> None:
+        """Takes the data to where an earlier run had come, before `epoch` is called.
+
+        Args:
+            first_epoch: The epoch that run began with.
+            epoch: The epoch it had come to.
+            step: How many elements of that epoch it had taken.
+        """
+        if self._steps is None:
+            self._pass_over(epoch - first_epoch)
+        else:
+            self._start_continued(first_epoch, (epoch - first_epoch) * self._steps + step)
+
+    def epoch(
+        self,
+        number: int,
+        exchange: Callable[[int], list[int]] | None = None,
+        first: int = 0,
+    ) -> Epoch:
         """Starts epoch `number`.
 
         Args:
             number: From 0; with a fixed number of steps the data goes on where it was.
             exchange: Gives every worker's value of a number, for shards of unequal length.
+            first: The element to start at; `steps` of the epoch counts those before it too.
         """
         if self._steps is not None:
-            return self._continued(number)
-        dataset = self._make(number)
+            return self._continued(number, first)
+        dataset = self._make(number, first)
         steps = _cardinality(dataset)
+        if steps is not None and steps >= 0:
+            steps += first
         if exchange is not None and not self.whole and self.share.workers > 1:
             lengths = exchange(-1 if steps is None else steps)
             if min(lengths) < 0:
@@ -150,24 +180,27 @@ class Feed:
             )
         return Epoch(iter(dataset.prefetch(tf.data.AUTOTUNE)), steps)
 
-    def _continued(self, number: int) -> Epoch:
+    def _start_continued(self, number: int, first: int) -> None:
+        dataset = self._make(number, first)
+        length = _cardinality(dataset)
+        self._left = None if length is None or length < 0 else length
+        self._running = Epoch(
+            iter(dataset.prefetch(tf.data.AUTOTUNE)),
+            None if length is None else 0,
+        )
+
+    def _continued(self, number: int, first: int) -> Epoch:
         assert self._steps is not None
         if self._running is None:
-            dataset = self._make(number)
-            length = _cardinality(dataset)
-            self._left = None if length is None or length < 0 else length
-            infinite = length is not None and length < 0
-            self._running = Epoch(
-                iter(dataset.prefetch(tf.data.AUTOTUNE)),
-                None if length is None else 0,
-            )
-            self._endless = infinite
+            self._start_continued(number, 0)
+        assert self._running is not None
+        wanted = self._steps - first
         if self._running.steps is None:
-            return _Limited(self._running, self._steps)
-        steps = self._steps if self._left is None else min(self._steps, self._left)
+            return _Limited(self._running, wanted)
+        steps = wanted if self._left is None else min(wanted, self._left)
         if self._left is not None:
             self._left -= steps
-        return Epoch(self._running.iterator, steps)
+        return Epoch(self._running.iterator, first + steps)
 
 
 class _Limited(Epoch):
@@ -245,8 +278,9 @@ def make_feed(
 
     Args:
         x: A `tf.data.Dataset` of global batches; a function of `tf.distribute.InputContext`
-            (and, if it takes one, of `epoch`) that gives this pipeline's dataset of batches; a
-            `keras.utils.PyDataset` or a generator of global batches; or arrays.
+            (and, if it takes them, of `epoch`, and of `first_batch`, the batch to start at) that
+            gives this pipeline's dataset of batches; a `keras.utils.PyDataset` or a generator of
+            global batches; or arrays.
         y: Targets, with arrays only.
         sample_weight: Weights, with arrays only.
         share: The replicas this process holds.
@@ -260,11 +294,11 @@ def make_feed(
         ConfigError: The data is none of these, or an argument does not go with it.
     """
     arrays = False
+    pass_over: Callable[[int], None] = lambda epochs: None  # noqa: E731
     if isinstance(x, tf.data.Dataset):
-        dataset = x
-        make: Callable[[int], tf.data.Dataset] = lambda epoch: dataset  # noqa: E731
+        make, pass_over = _of_dataset(x)
     elif isinstance(x, keras.utils.PyDataset):
-        make = _of_py_dataset(x)
+        make, pass_over = _of_py_dataset(x)
     elif callable(x) and not hasattr(x, "__array__"):
         return _of_function(x, share, class_weight, steps)
     elif inspect.isgenerator(x) or (isinstance(x, Iterator) and not hasattr(x, "__array__")):
@@ -285,11 +319,11 @@ def make_feed(
                 f"({type(x).__name__}); leave it out"
             )
 
-    def of_epoch(epoch: int) -> tf.data.Dataset:
-        batches = _with_class_weight(make(epoch), class_weight)
+    def of_epoch(epoch: int, first: int) -> tf.data.Dataset:
+        batches = _with_class_weight(make(epoch, first), class_weight)
         return batches.map(lambda *e: _own_part(_element(e), share))
 
-    return Feed(of_epoch, whole=True, share=share, steps=steps)
+    return Feed(of_epoch, whole=True, share=share, steps=steps, pass_over=pass_over)
 
 
 def _own_part(data: Any, share: Share) -> tuple[Any, tf.Tensor]:
@@ -316,17 +350,20 @@ def _of_function(
         num_replicas_in_sync=share.replicas,
     )
     try:
-        takes_epoch = "epoch" in inspect.signature(function).parameters
+        takes = set(inspect.signature(function).parameters) & {"epoch", "first_batch"}
     except (TypeError, ValueError):
-        takes_epoch = False
+        takes = set()
 
-    def make(epoch: int) -> tf.data.Dataset:
-        dataset = function(context, epoch=epoch) if takes_epoch else function(context)
+    def make(epoch: int, first: int) -> tf.data.Dataset:
+        given = {"epoch": epoch, "first_batch": first}
+        dataset = function(context, **{name: given[name] for name in takes})
         if not isinstance(dataset, tf.data.Dataset):
             raise ConfigError(
                 f"data: the function of InputContext gave {type(dataset).__name__}; "
                 "it is to give a tf.data.Dataset"
             )
+        if first and "first_batch" not in takes:
+            dataset = dataset.skip(first)
         dataset = _with_class_weight(dataset, class_weight)
         return dataset.map(lambda *e: (_element(e), rows_of(_element(e))))
 
@@ -335,7 +372,7 @@ def _of_function(
 
 def _of_arrays(
     x: Any, y: Any, sample_weight: Any, batch: int, shuffle: bool, seed: int
-) -> Callable[[int], tf.data.Dataset]:
+) -> Callable[[int, int], tf.data.Dataset]:
     parts: Any = (x,) if y is None else (x, y)
     if sample_weight is not None:
         parts = (x, y, sample_weight)
@@ -351,11 +388,11 @@ def _of_arrays(
         lambda a: tf.convert_to_tensor(a, tf.float32 if a.dtype == np.float64 else None), parts
     )
 
-    def make(epoch: int) -> tf.data.Dataset:
+    def make(epoch: int, first: int) -> tf.data.Dataset:
         order = np.arange(length)
         if shuffle:
             order = np.random.default_rng((seed, epoch)).permutation(length)
-        indices = tf.data.Dataset.from_tensor_slices(order).batch(batch)
+        indices = tf.data.Dataset.from_tensor_slices(order[first * batch :]).batch(batch)
         return indices.map(
             lambda rows: _as_element(tf.nest.map_structure(lambda t: tf.gather(t, rows), tensors))
         )
@@ -367,11 +404,25 @@ def _as_element(parts: Any) -> Any:
     return parts[0] if len(parts) == 1 else parts
 
 
-def _of_generator(generator: Iterator[Any]) -> Callable[[int], tf.data.Dataset]:
+def _of_dataset(
+    dataset: tf.data.Dataset,
+) -> tuple[Callable[[int, int], tf.data.Dataset], Callable[[int], None]]:
+    def make(epoch: int, first: int) -> tf.data.Dataset:
+        return dataset.skip(first) if first else dataset
+
+    def pass_over(epochs: int) -> None:
+        # Each iterator of a dataset that reshuffles takes the next seed from it.
+        for _ in range(epochs):
+            iter(dataset)
+
+    return make, pass_over
+
+
+def _of_generator(generator: Iterator[Any]) -> Callable[[int, int], tf.data.Dataset]:
     first = _tuples(next(generator))
     used = False
 
-    def make(epoch: int) -> tf.data.Dataset:
+    def make(epoch: int, first_batch: int) -> tf.data.Dataset:
         nonlocal used
         rest = itertools.chain([] if used else [first], map(_tuples, generator))
 
@@ -381,27 +432,36 @@ def _of_generator(generator: Iterator[Any]) -> Callable[[int], tf.data.Dataset]:
                 used = True
                 yield element
 
-        return tf.data.Dataset.from_generator(mark, output_signature=_signature(first))
+        dataset = tf.data.Dataset.from_generator(mark, output_signature=_signature(first))
+        return dataset.skip(first_batch) if first_batch else dataset
 
     return make
 
 
-def _of_py_dataset(data: keras.utils.PyDataset) -> Callable[[int], tf.data.Dataset]:
+def _of_py_dataset(
+    data: keras.utils.PyDataset,
+) -> tuple[Callable[[int, int], tf.data.Dataset], Callable[[int], None]]:
     first = _tuples(data[0])
     length = data.num_batches
 
-    def make(epoch: int) -> tf.data.Dataset:
+    def make(epoch: int, first_batch: int) -> tf.data.Dataset:
         def batches() -> Iterator[Any]:
-            for index in range(length) if length is not None else itertools.count():
+            counter = itertools.count(first_batch)
+            for index in counter if length is None else range(first_batch, length):
                 yield _tuples(data[index])
             data.on_epoch_end()
 
         dataset = tf.data.Dataset.from_generator(batches, output_signature=_signature(first))
         if length is not None:
-            dataset = dataset.apply(tf.data.experimental.assert_cardinality(length))
+            left = max(0, length - first_batch)
+            dataset = dataset.apply(tf.data.experimental.assert_cardinality(left))
         return dataset
 
-    return make
+    def pass_over(epochs: int) -> None:
+        for _ in range(epochs):
+            data.on_epoch_end()
+
+    return make, pass_over
 
 
 def _tuples(element: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import tensorflow as tf
 
 from tfdist.training.feed import Share
@@ -10,6 +11,8 @@ _PARAMETER_SERVER = (
     tf.distribute.ParameterServerStrategy,
     tf.distribute.experimental.ParameterServerStrategy,
 )
+
+_BROADCAST_BYTES = 16 << 20
 
 
 class Place:
@@ -50,6 +53,24 @@ class Place:
             return [value]
         mine = tf.one_hot(self.share.worker, self.share.workers, dtype=tf.int64) * value
         return [int(v) for v in self._all_reduce(mine)]
+
+    def broadcast(self, data: bytes) -> bytes:
+        """Sends bytes from the chief to every worker; returns the chief's.
+
+        All workers must call it at the same point; what the others give is left aside.
+        """
+        if self.share.workers == 1:
+            return data
+        size = self.exchange(len(data))[0]
+        # Whole numbers, so that nothing is rounded: the other workers add zeros.
+        own = data if self.is_chief else b""
+        pieces = []
+        for start in range(0, size, _BROADCAST_BYTES):
+            length = min(_BROADCAST_BYTES, size - start)
+            padded = -(-length // 8) * 8
+            numbers = np.frombuffer(own[start : start + length].ljust(padded, b"\0"), np.int64)
+            pieces.append(self._all_reduce(tf.constant(numbers)).numpy().tobytes()[:length])
+        return b"".join(pieces)
 
     def _sum(self, mine: tf.Tensor) -> tf.Tensor:
         def replica() -> tf.Tensor:
