@@ -11,6 +11,7 @@ is reduced over the replicas in one place, `tfdist.training.reduction`.
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
 import inspect
 import threading
@@ -112,7 +113,16 @@ class ReducedView(tf.distribute.ReplicaContext):
             return self._real.merge_call(merge_fn, args, kwargs)
 
 
-_DEFAULT_STRATEGY = tf.distribute.get_strategy()
+def _default_strategy() -> tf.distribute.Strategy:
+    """TensorFlow's default strategy, also where this module is first imported in a scope.
+
+    The scope is the importing thread's; another thread is in none.
+    """
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        return pool.submit(tf.distribute.get_strategy).result()
+
+
+_DEFAULT_STRATEGY = _default_strategy()
 
 
 def overrides(model: keras.Model, method: str) -> bool:
