@@ -19,6 +19,7 @@ LAYERS = [
     {"cluster"},
     {"launch"},
     # ---- TensorFlow from here on ----
+    {"quiet"},
     {"serving"},
     {"strategy"},
     {"models", "data"},
@@ -28,7 +29,7 @@ LAYERS = [
     {"__main__"},
 ]
 RANK = {name: rank for rank, row in enumerate(LAYERS) for name in row}
-LINE = RANK["serving"]
+LINE = RANK["quiet"]
 HEAVY = {"tensorflow", "keras", "tensorflow_datasets", "tf_keras"}
 
 # The one import that points up: a plan loads Keras when it is asked for its schedule.

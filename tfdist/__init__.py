@@ -35,6 +35,14 @@ _EXPORTS: dict[str, tuple[str, str | None]] = {
     "data": ("tfdist.data", None),
 }
 
+_NEED_TENSORFLOW = {
+    "tfdist.strategy",
+    "tfdist.serving",
+    "tfdist.training",
+    "tfdist.models",
+    "tfdist.data",
+}
+
 __all__ = ["__version__", *_EXPORTS]
 
 
@@ -43,6 +51,8 @@ def __getattr__(name: str) -> Any:
         module_name, attribute = _EXPORTS[name]
     except KeyError:
         raise AttributeError(f"module 'tfdist' has no attribute {name!r}") from None
+    if module_name in _NEED_TENSORFLOW:
+        importlib.import_module("tfdist.quiet").start_tensorflow()
     module = importlib.import_module(module_name)
     value = module if attribute is None else getattr(module, attribute)
     globals()[name] = value

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
 import sys
-import tempfile
-from collections.abc import Iterator
 from typing import Any
 
 from absl import flags
@@ -15,6 +11,7 @@ from absl import flags
 from tfdist.cluster import Cluster
 from tfdist.cluster.meeting import meet, wait_seconds
 from tfdist.errors import ConfigError
+from tfdist.quiet import start_tensorflow
 from tfdist.scaling import DECAYS, RULES
 
 # Named here as well as in tfdist.strategy, which imports TensorFlow.
@@ -79,8 +76,8 @@ def main(argv: list[str]) -> int:
     options = parse(values, argv)
     cluster = Cluster.from_environment()
     meet(cluster, options.pop("wait"), job=_job(options))
-    with _quiet_start():
-        from tfdist.training import run
+    start_tensorflow()
+    from tfdist.training import run
     summary = run.train(cluster, run.Options(**options))
     if summary is not None:
         print(summary, flush=True)
@@ -91,30 +88,6 @@ def main(argv: list[str]) -> int:
 def _job(options: dict[str, Any]) -> str:
     """What all tasks must have been told alike; where they keep files may differ."""
     return json.dumps({k: v for k, v in options.items() if k not in ("output_dir", "data_dir")})
-
-
-@contextlib.contextmanager
-def _quiet_start() -> Iterator[None]:
-    """Keeps what TensorFlow's C++ says about this machine while it starts off the terminal.
-
-    It says so before it reads its own log level. If starting fails, all of it is shown.
-    """
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-    with tempfile.TemporaryFile() as said:
-        terminal = os.dup(2)
-        os.dup2(said.fileno(), 2)
-        try:
-            import tensorflow as tf
-
-            tf.config.list_physical_devices()
-            yield
-        except BaseException:
-            said.seek(0)
-            os.write(terminal, said.read())
-            raise
-        finally:
-            os.dup2(terminal, 2)
-            os.close(terminal)
 
 
 def parse(values: flags.FlagValues, argv: list[str]) -> dict[str, Any]:

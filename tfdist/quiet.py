@@ -1,0 +1,45 @@
+"""Starting TensorFlow without its C++ remarks about this machine."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+import re
+import sys
+import tempfile
+from collections.abc import Iterator
+
+# Remarks come before TensorFlow reads its own log level: "I0000 00:00:17...  file.cc:1] text".
+_REMARK = re.compile(rb"^([IWE]0000 .*|WARNING: All log messages before absl.*|To enable the .*)\n?")
+
+
+def start_tensorflow() -> None:
+    """Imports TensorFlow and finds the devices, leaving out what its C++ code remarks meanwhile.
+
+    Does nothing where TensorFlow is imported already, or where TF_CPP_MIN_LOG_LEVEL is set to
+    0: that asks for the remarks. Whatever else is written to standard error is passed on.
+    """
+    if "tensorflow" in sys.modules or os.environ.get("TF_CPP_MIN_LOG_LEVEL") == "0":
+        return
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    with _without_remarks():
+        importlib.import_module("tensorflow").config.list_physical_devices()
+
+
+@contextlib.contextmanager
+def _without_remarks() -> Iterator[None]:
+    sys.stderr.flush()
+    with tempfile.TemporaryFile() as said:
+        terminal = os.dup(2)
+        os.dup2(said.fileno(), 2)
+        try:
+            yield
+        finally:
+            sys.stderr.flush()
+            os.dup2(terminal, 2)
+            said.seek(0)
+            for line in said:
+                if not _REMARK.match(line):
+                    os.write(terminal, line)
+            os.close(terminal)
