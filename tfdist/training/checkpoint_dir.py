@@ -15,7 +15,7 @@ import numpy as np
 
 from tfdist.errors import CheckpointError, ConfigError
 from tfdist.training import checkpoint_file
-from tfdist.training.checkpoint_file import Content, DamagedError
+from tfdist.training.checkpoint_file import DamagedError
 
 _NAME = re.compile(r"checkpoint-(\d{10})\.tfdist$")
 _TEMPORARY = re.compile(r"\.checkpoint-\d{10}\.tfdist\.\d+\.tmp$")
@@ -59,11 +59,11 @@ class CheckpointDirectory:
                 "give a directory on a disk with space that this user may write to"
             ) from None
 
-    def newest(self) -> tuple[Path, Content] | None:
+    def newest(self) -> tuple[Path, bytes] | None:
         """Reads the newest checkpoint that is intact; says which ones it passed over.
 
         Returns:
-            Its path and content; None where there is no checkpoint at all.
+            Its path and bytes; None where there is no checkpoint at all.
 
         Raises:
             ConfigError: There are checkpoints, and none of them is intact.
@@ -71,7 +71,9 @@ class CheckpointDirectory:
         faults = []
         for path in reversed(self._paths()):
             try:
-                return path, checkpoint_file.decode(path.read_bytes())
+                data = path.read_bytes()
+                checkpoint_file.decode(data)
+                return path, data
             except FileNotFoundError:
                 continue
             except (DamagedError, OSError) as error:
@@ -138,9 +140,7 @@ class CheckpointDirectory:
                 "start again"
             )
 
-    def _write(
-        self, number: int, manifest: dict[str, Any], arrays: dict[str, np.ndarray]
-    ) -> None:
+    def _write(self, number: int, manifest: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
         try:
             path = self.path / f"checkpoint-{number:010d}.tfdist"
             checkpoint_file.write(path, checkpoint_file.encode(manifest, arrays))

@@ -11,6 +11,7 @@ import collections
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from tfdist.training import metrics as metrics_module
@@ -84,10 +85,26 @@ class ParameterServerLoop:
         data, _ = epoch.pop()
         return self._coordinator.schedule(self._predict, args=(data,))
 
-    def finish_epoch(self) -> None:
+    def settle(self) -> None:
         """Waits until every batch handed out has been answered for."""
         self._drain(0)
         self._iterations.assign(self._count)
+
+    def progress(self) -> tuple[list[np.ndarray], dict[str, float]]:
+        """The metric totals and the other logs so far in the epoch; `settle` first."""
+        totals = [np.array(variable.numpy()) for variable in self.totals.variables]
+        return totals, dict(self._logs)
+
+    def resume(self, totals: list[tf.Tensor] | None, logs: dict[str, float]) -> None:
+        """Starts from what `progress` returned; from no metrics where `totals` is None."""
+        self.reset_metrics()
+        if totals is not None:
+            self.totals.assign(totals)
+        self._logs.update(logs)
+
+    def finish_epoch(self) -> None:
+        """Waits until every batch handed out has been answered for."""
+        self.settle()
 
     def logs(self) -> dict[str, Any]:
         """The metrics' values over the batches answered for, and the last step's own logs."""

@@ -10,12 +10,14 @@ from collections.abc import Callable
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from tfdist.training import metrics as metrics_module
 from tfdist.training.build import loss_reductions
 from tfdist.training.feed import Epoch, Share, rows_between, rows_of
 from tfdist.training.loss_scale import LossScaler, divide
+from tfdist.training.preemption import StopFlag
 from tfdist.training.reduction import gather, reduce_gradients, reduce_small
 from tfdist.training.replica import ReducedView, ReplicaStep
 
@@ -33,6 +35,8 @@ class SynchronousLoop:
         accumulate_steps: Batches a weight update.
         wire_dtype: The type gradients are sent in, None for their own.
         bytes_per_pack: How much is sent at once, in bytes.
+        stop: Carries the workers' wishes to stop.
+        fed_path: A file to write whenever a step has got its input; "" for none.
     """
 
     def __init__(
@@ -47,8 +51,12 @@ class SynchronousLoop:
         accumulate_steps: int = 1,
         wire_dtype: tf.DType | None = None,
         bytes_per_pack: int = 0,
+        stop: StopFlag | None = None,
+        fed_path: str = "",
     ) -> None:
         self.model = model
+        self._stop = stop or StopFlag()
+        self._fed_path = fed_path
         self.strategy = strategy
         self._share = share
         self._stand_in = stand_in
@@ -96,6 +104,22 @@ class SynchronousLoop:
             self._train_many(epoch.iterator, tf.constant(steps))
         return self.logs()
 
+    def settle(self) -> None:
+        """Sees that the variables hold all steps that were asked for: they do after each call."""
+
+    def progress(self) -> tuple[list[np.ndarray], dict[str, float]]:
+        """The metric totals and the other logs so far in the epoch."""
+        totals = [np.array(variable.numpy()) for variable in self.totals.variables]
+        return totals, {name: float(value.numpy()) for name, value in self._logs.items()}
+
+    def resume(self, totals: list[tf.Tensor] | None, logs: dict[str, float]) -> None:
+        """Starts from what `progress` returned; from no metrics where `totals` is None."""
+        self.reset_metrics()
+        if totals is not None:
+            self.totals.assign(totals)
+        for name, value in logs.items():
+            self._logs.setdefault(name, tf.Variable(0.0, trainable=False)).assign(value)
+
     def finish_epoch(self) -> None:
         """Applies gradients that are still accumulated."""
         if self._accumulators and int(self._pending) > 0:
@@ -121,10 +145,17 @@ class SynchronousLoop:
     # The functions below are traced, in cross-replica context.
 
     def _train_elements(self, iterator: Any, steps: tf.Tensor) -> None:
-        _repeat(steps, lambda: self._train_element(next(iterator)))
+        _repeat(steps, lambda: self._train_element(self._fed(next(iterator))))
 
     def _test_elements(self, iterator: Any, steps: tf.Tensor) -> None:
-        _repeat(steps, lambda: self._test_element(next(iterator)))
+        _repeat(steps, lambda: self._test_element(self._fed(next(iterator))))
+
+    def _fed(self, element: Any) -> Any:
+        """Leaves word, where somebody asked for it, that the input has come."""
+        if self._fed_path:
+            with tf.control_dependencies(tf.nest.flatten(element, expand_composites=True)):
+                tf.io.write_file(self._fed_path, "")
+        return element
 
     def _train_element(self, element: Any) -> None:
         with self._step.recorder:
@@ -296,8 +327,10 @@ class SynchronousLoop:
                 *output.metrics,
                 *(output.state[i] * tf.cast(weight, output.state[i].dtype) for i in averaged),
                 *(value * weight for value in output.logs.values()),
+                self._stop.own(),
             ]
-            rows, *sums = reduce_small(shares)
+            rows, *sums, stop = reduce_small(shares)
+            self._stop.record(stop)
             grown, sums = sums[: len(output.metrics)], sums[len(output.metrics) :]
             if not whole:
                 sums = [value / tf.cast(rows, value.dtype) for value in sums]

@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import itertools
+import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 
-from tfdist.errors import ConfigError
-from tfdist.training import build
+from tfdist.errors import ConfigError, Preempted
+from tfdist.heartbeat import Heart
+from tfdist.training import build, callback_state
 from tfdist.training.callbacks import callback_list
+from tfdist.training.checkpoint import Checkpoints, Position, Saved, announce
+from tfdist.training.course import Course
 from tfdist.training.feed import Epoch, Feed, make_feed, rows_between, rows_of
 from tfdist.training.parameter_server import ParameterServerLoop
 from tfdist.training.place import Place
+from tfdist.training.preemption import Sigterm, StopFlag
 from tfdist.training.synchronous import SynchronousLoop
 
 _WIRE_DTYPES = {"auto": None, "float32": None, "bfloat16": tf.bfloat16, "float16": tf.float16}
@@ -31,6 +38,12 @@ class Trainer:
 
     Args:
         model: A compiled model, made and compiled inside `strategy.scope()`.
+        checkpoint_dir: Where the chief saves training, for `fit` to go on from there when the
+            job is started again. SIGTERM then makes all workers save and stop.
+        checkpoint_steps: Every how many batches to save; the end of each epoch where neither
+            this nor `checkpoint_seconds` is given. The end of training is always saved.
+        checkpoint_seconds: Every how many seconds to save, at the end of a call.
+        keep_checkpoints: How many checkpoints to keep.
         accumulate_steps: Batches whose gradients are added up before the weights are updated;
             the update is that of one batch as large as all of them.
         steps_per_call: Steps that run in one call of TensorFlow, between which callbacks are
@@ -49,11 +62,27 @@ class Trainer:
         self,
         model: keras.Model,
         *,
+        checkpoint_dir: str | os.PathLike[str] | None = None,
+        checkpoint_steps: int | None = None,
+        checkpoint_seconds: float | None = None,
+        keep_checkpoints: int = 3,
         accumulate_steps: int = 1,
         steps_per_call: int | str = "auto",
         wire_dtype: str = "auto",
         bytes_per_pack: int | str = "auto",
     ) -> None:
+        if checkpoint_steps is not None:
+            _positive("checkpoint_steps", checkpoint_steps)
+        if checkpoint_seconds is not None and not checkpoint_seconds > 0:
+            raise ConfigError(
+                f"Trainer(checkpoint_seconds): {checkpoint_seconds!r} is given; allowed: above 0"
+            )
+        how_often = (checkpoint_steps, checkpoint_seconds)
+        if checkpoint_dir is None and how_often != (None, None):
+            raise ConfigError(
+                "Trainer(checkpoint_dir): none is given, but how often to save is; give both"
+            )
+        _positive("keep_checkpoints", keep_checkpoints)
         _positive("accumulate_steps", accumulate_steps)
         if steps_per_call != "auto":
             _positive("steps_per_call", steps_per_call)
@@ -78,6 +107,20 @@ class Trainer:
         self._bytes_per_pack = 0 if bytes_per_pack == "auto" else int(bytes_per_pack)
         self._loops: dict[Any, Any] = {}
         self._coordinator: Any = None
+        self._heart = Heart()
+        self._stop = StopFlag()
+        self._fits = 0
+        self._total = 0
+        self._checkpoints: Checkpoints | None = None
+        if checkpoint_dir is not None:
+            self._checkpoints = Checkpoints(
+                model,
+                self.place,
+                os.fspath(checkpoint_dir),
+                steps=checkpoint_steps,
+                seconds=checkpoint_seconds,
+                keep=keep_checkpoints,
+            )
         if model.compiled:
             build.check(model, self.strategy)
 
@@ -131,16 +174,22 @@ class Trainer:
             ConfigError: What is asked for cannot work under this strategy, or the data is
                 malformed. Nothing has been trained.
         """
+        self._heart.write("building")
         build.check(self.model, self.strategy)
         if validation_split:
             (x, y, sample_weight), held_out = _split(x, y, sample_weight, validation_split)
             validation_data = validation_data if validation_data is not None else held_out
+        saved = self._checkpoints.find(self._fits) if self._checkpoints is not None else None
+        seed = self._draw_seed(x) if shuffle else 0
+        if saved is not None:
+            seed = saved.position.seed
         feed = self._feed(
             x,
             y,
             sample_weight,
             batch_size=batch_size,
             shuffle=shuffle,
+            seed=seed,
             class_weight=class_weight,
             steps=steps_per_epoch,
         )
@@ -151,7 +200,11 @@ class Trainer:
                 validation_data, validation_batch_size or batch_size, validation_steps
             )
         history = keras.callbacks.History()
-        epoch_data = feed.epoch(initial_epoch, self.place.exchange) if epochs else None
+        start = self._start(saved, feed, loop, initial_epoch, seed)
+        stop_at = start.epoch if start.finished else epochs
+        epoch_data = None
+        if start.epoch < stop_at:
+            epoch_data = feed.epoch(start.epoch, self.place.exchange, start.step)
         every = callback_list(
             self.model,
             [*(callbacks or ()), history],
@@ -162,26 +215,38 @@ class Trainer:
         )
         self.model.stop_training = False
         every.on_train_begin()
+        if saved is not None and start.fit == saved.position.fit:
+            content = saved.content
+            callback_state.give_back(every.callbacks, content.manifest["callbacks"], content.arrays)
         logs: dict[str, Any] = {}
-        for number in range(initial_epoch, epochs):
-            if epoch_data is None:
-                epoch_data = feed.epoch(number, self.place.exchange)
-            loop.reset_metrics()
-            every.on_epoch_begin(number)
-            self._run_steps(epoch_data, loop.train, every, "train")
-            loop.finish_epoch()
-            epoch_data = None
-            loop.totals.publish()
-            logs = _plain(loop.logs())
-            if validation is not None and _is_due(number, validation_freq):
-                results = self._evaluate(validation, every, validation_steps)
-                logs |= {f"val_{name}": value for name, value in results.items()}
-            every.on_epoch_end(number, logs)
-            if self._agreed_to_stop():
-                break
-        if isinstance(self.model.optimizer, keras.optimizers.Optimizer) and epochs > initial_epoch:
-            self.model.optimizer.finalize_variable_values(self.model.trainable_weights)
-        every.on_train_end(logs)
+        with self._course(start, loop, every) as course:
+            for number in range(start.epoch, stop_at):
+                first = course.position.step
+                if epoch_data is None:
+                    epoch_data = feed.epoch(number, self.place.exchange)
+                if not first:
+                    loop.reset_metrics()
+                every.on_epoch_begin(number)
+                self._run_steps(epoch_data, loop.train, every, "train", first, course)
+                loop.finish_epoch()
+                epoch_data = None
+                course.trained()
+                loop.totals.publish()
+                logs = _plain(loop.logs())
+                if validation is not None and _is_due(number, validation_freq):
+                    results = self._evaluate(validation, every, validation_steps, course)
+                    logs |= {f"val_{name}": value for name, value in results.items()}
+                every.on_epoch_end(number, logs)
+                stops = self._agreed_to_stop()
+                course.next_epoch(finished=stops, last=stops or number + 1 == epochs)
+                if stops:
+                    break
+            self._total = course.position.total
+            optimizer = self.model.optimizer
+            if isinstance(optimizer, keras.optimizers.Optimizer) and epochs > initial_epoch:
+                optimizer.finalize_variable_values(self.model.trainable_weights)
+            every.on_train_end(logs)
+            course.end()
         return history
 
     def evaluate(
@@ -260,11 +325,83 @@ class Trainer:
             outputs = [value.fetch() for value in outputs]
         return keras.tree.map_structure(lambda *parts: np.concatenate(parts, axis=0), *outputs)
 
-    def _evaluate(self, feed: Feed, every: keras.callbacks.CallbackList, steps: int | None) -> Any:
+    def _draw_seed(self, x: Any) -> int:
+        """What the order of shuffled arrays is to depend on; drawn by the chief."""
+        if isinstance(x, tf.data.Dataset) or callable(x):
+            return 0
+        # NumPy's generator is what keras.utils.set_random_seed seeds.
+        return self.place.exchange(int(np.random.randint(2**31 - 1)))[0]
+
+    def _start(
+        self, saved: Saved | None, feed: Feed, loop: Any, initial_epoch: int, seed: int
+    ) -> Position:
+        """Where training begins: where a checkpoint left it, else at the initial epoch."""
+        batch = feed.rows if feed.whole else sum(self.place.exchange(feed.rows))
+        start = Position(
+            fit=self._fits,
+            first_epoch=initial_epoch,
+            epoch=initial_epoch,
+            total=self._total,
+            seed=seed,
+            global_batch=batch,
+        )
+        self._fits += 1
+        if saved is None or self._checkpoints is None:
+            return start
+        self._checkpoints.restore(saved, loop)
+        was = saved.position
+        if was.fit > start.fit:  # This call was done when a later one was saved.
+            return dataclasses.replace(start, finished=True)
+        if self.place.is_chief:
+            announce(self._checkpoints.describe(saved, batch))
+        # With other batches, the last one that was complete: a few examples may come twice.
+        step = was.step if was.global_batch == batch else was.step * was.global_batch // batch
+        feed.resume(was.first_epoch, was.epoch, step)
+        self._total = was.total
+        return dataclasses.replace(was, step=step, global_batch=batch)
+
+    @contextlib.contextmanager
+    def _course(
+        self, start: Position, loop: Any, every: keras.callbacks.CallbackList
+    ) -> Iterator[Course]:
+        """Follows one `fit`; with somewhere to save to, SIGTERM means to save and stop.
+
+        Raises:
+            Preempted: SIGTERM came, and all is saved.
+        """
+        self._stop.clear()
+        with contextlib.ExitStack() as stack:
+            sigterm = Sigterm()
+            if self._checkpoints is not None:
+                stack.enter_context(sigterm)
+            course = Course(
+                self.place,
+                loop,
+                self._heart,
+                start,
+                checkpoints=self._checkpoints,
+                callbacks=every.callbacks,
+                sigterm=sigterm,
+                flag=self._stop,
+                accumulate_steps=self._accumulate_steps,
+            )
+            stack.callback(course.abandon)
+            yield course
+            if sigterm.came:
+                raise Preempted("stopped by SIGTERM; fit had come to its end, which is saved")
+
+    def _evaluate(
+        self,
+        feed: Feed,
+        every: keras.callbacks.CallbackList,
+        steps: int | None,
+        course: Course | None = None,
+    ) -> Any:
         loop = self._loop(feed)
         loop.reset_metrics()
         every.on_test_begin()
-        self._run_steps(feed.epoch(0, self.place.exchange), loop.test, every, "test")
+        epoch = feed.epoch(0, self.place.exchange)
+        self._run_steps(epoch, loop.test, every, "test", course=course)
         loop.finish_epoch()
         loop.totals.publish()
         logs = _plain(loop.logs())
@@ -272,21 +409,35 @@ class Trainer:
         return logs
 
     def _run_steps(
-        self, epoch: Epoch, run: Any, every: keras.callbacks.CallbackList, kind: str
+        self,
+        epoch: Epoch,
+        run: Any,
+        every: keras.callbacks.CallbackList,
+        kind: str,
+        first: int = 0,
+        course: Course | None = None,
     ) -> None:
-        """Runs an epoch's steps, with the callbacks of each call."""
+        """Runs an epoch's steps from `first` on, with the callbacks of each call."""
         begin_of = getattr(every, f"on_{kind}_batch_begin")
         end_of = getattr(every, f"on_{kind}_batch_end")
         most = self.model.steps_per_execution
         if self._steps_per_call != "auto":
             most = int(self._steps_per_call)
-        step = 0
+        step = first
         while _any_left(epoch, step):
             count = 1 if epoch.steps is None else min(most, epoch.steps - step)
+            if course is not None and kind == "train":
+                count = course.before(count)
+            elif course is not None:
+                course.evaluating(step)
+            else:
+                self._heart.write("evaluating", 0, step)
             begin_of(step)
             logs = run(epoch, count)
             end_of(step + count - 1, _plain(logs))
             step += count
+            if course is not None and kind == "train":
+                course.after(count)
             if kind == "train" and self.model.stop_training and self._agreed_to_stop():
                 return
         if step == 0:
@@ -306,13 +457,10 @@ class Trainer:
         *,
         batch_size: int | None,
         shuffle: bool = False,
+        seed: int = 0,
         class_weight: dict[int, float] | None = None,
         steps: int | None = None,
     ) -> Feed:
-        seed = 0
-        if shuffle and not isinstance(x, tf.data.Dataset) and not callable(x):
-            # NumPy's generator is what keras.utils.set_random_seed seeds; the chief's counts.
-            seed = self.place.exchange(int(np.random.randint(2**31 - 1)))[0]
         return make_feed(
             x,
             y,
@@ -372,6 +520,8 @@ class Trainer:
             accumulate_steps=self._accumulate_steps,
             wire_dtype=self._wire_dtype,
             bytes_per_pack=self._bytes_per_pack,
+            stop=self._stop,
+            fed_path=self._heart.fed_path,
         )
 
     def _verbosity(self, verbose: int | str) -> int:
