@@ -40,7 +40,7 @@ def define_flags() -> flags.FlagValues:
     boolean("augment", True, "Augment as the dataset's recipe says.", **on)
     integer("per_replica_batch", 32, "Examples a replica takes at a time.", 1, **on)
     integer("accumulate_steps", 1, "Batches an update of the weights.", 1, **on)
-    integer("epochs", 6, "Passes over the training data.", 1, **on)
+    integer("epochs", 10, "Passes over the training data.", 1, **on)
     number("base_learning_rate", 0.04, "The rate for a batch of --base_batch.", 0.0, **on)
     integer("base_batch", 256, "The batch --base_learning_rate is for.", 1, **on)
     enum("rule", "linear", RULES, "How the rate follows the global batch.", **on)

@@ -33,7 +33,7 @@ class Options:
     augment: bool = True
     per_replica_batch: int = 32
     accumulate_steps: int = 1
-    epochs: int = 6
+    epochs: int = 10
     base_learning_rate: float = 0.04
     base_batch: int = 256
     rule: str = "linear"
@@ -204,6 +204,7 @@ def _model(options: Options, source: data.Source) -> keras.Model:
         source.image_shape,
         source.num_classes,
         synchronized_batch_norm=options.synchronized_batch_norm,
+        zero_gamma=True,
     )
 
 

@@ -1,0 +1,55 @@
+"""Flags of `tfdist train`, wrong ones above all. None of this imports TensorFlow."""
+
+import sys
+
+import pytest
+
+from tfdist import cli
+from tfdist.cli import train
+from tfdist.errors import ConfigError
+
+
+def test_the_defaults_are_those_of_the_run():
+    options = train.parse(train.define_flags(), [])
+    assert options["dataset"] == "digits"
+    assert options["model"] == "resnet50"
+    assert options["per_replica_batch"] == 32
+
+
+def test_flags_are_read():
+    options = train.parse(train.define_flags(), ["--epochs=3", "--strategy", "mirrored"])
+    assert (options["epochs"], options["strategy"]) == (3, "mirrored")
+
+
+@pytest.mark.parametrize(
+    ("argument", "says"),
+    [
+        ("--strategy=tpu", "one_device"),
+        ("--epochs=0", "epochs"),
+        ("--epochs=many", "epochs"),
+        ("--rule=cubic", "linear"),
+        ("--colour=red", "colour"),
+        ("surplus", "surplus"),
+    ],
+)
+def test_a_wrong_flag_is_one_line(argument, says):
+    with pytest.raises(ConfigError) as error:
+        train.parse(train.define_flags(), [argument])
+    assert says in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_it_ends_with_2_and_without_tensorflow(capsys):
+    assert cli.main(["train", "--optimizer=lars"]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.count("\n") == 1
+    assert "sgd|adam|adamw" in err
+    assert "tensorflow" not in sys.modules
+
+
+def test_help_names_every_flag(capsys):
+    assert cli.main(["train", "--help"]) == 0
+    out = capsys.readouterr().out
+    for name in train.define_flags():
+        assert f"--{name}" in out or f"--[no]{name}" in out
