@@ -1,0 +1,12 @@
+"""All features: each module below enters its own into the table."""
+
+from tests.training.conformance import (  # noqa: F401
+    callbacks,
+    data,
+    losses,
+    models,
+    optimizers,
+)
+from tests.training.conformance.setting import FEATURES
+
+__all__ = ["FEATURES"]

@@ -1,0 +1,157 @@
+"""Features: optimizers, accumulation, precision, several steps a call."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import numpy as np
+
+from tests.training.conformance.setting import (
+    BATCH,
+    WIDTH,
+    Recipe,
+    Setting,
+    batches,
+    classifier,
+    classify,
+    crossentropy,
+    feature,
+    inputs,
+    labels,
+    sgd,
+    targets,
+)
+
+GROUP = "Optimizers and precision"
+
+
+def _regress(optimizer: keras.optimizers.Optimizer, epochs: int = 2, **fit: Any) -> Recipe:
+    model = keras.Sequential([keras.Input((WIDTH,)), keras.layers.Dense(2)])
+    model.compile(optimizer, "mse")
+    data = batches(inputs(24), targets(24, 2))  # 7, 7, 7 and 3 rows
+    return Recipe(model, fit={"x": data, "epochs": epochs, **fit})
+
+
+def _enter(title: str, name: str, make: Any, **options: Any) -> None:
+    def recipe(setting: Setting) -> Recipe:
+        return _regress(make())
+
+    recipe.__name__ = name
+    feature(title, GROUP, **options)(recipe)
+
+
+_SIMPLE: dict[str, tuple[str, Any]] = {
+    "sgd_plain": ("SGD", lambda: keras.optimizers.SGD(0.05)),
+    "sgd_nesterov": (
+        "SGD, Nesterov momentum, weight decay",
+        lambda: sgd(nesterov=True, weight_decay=0.01),
+    ),
+    "adam": ("Adam, amsgrad", lambda: keras.optimizers.Adam(0.02, amsgrad=True)),
+    "adamw": ("AdamW", lambda: keras.optimizers.AdamW(0.02, weight_decay=0.05)),
+    "adafactor": ("Adafactor", lambda: keras.optimizers.Adafactor(0.02)),
+    "lamb": ("Lamb", lambda: keras.optimizers.Lamb(0.02)),
+    "lion": ("Lion", lambda: keras.optimizers.Lion(0.01)),
+    "rmsprop": ("RMSprop, centered, momentum", lambda: _rmsprop()),
+    "nadam": ("Nadam", lambda: keras.optimizers.Nadam(0.02)),
+    "adagrad": ("Adagrad", lambda: keras.optimizers.Adagrad(0.1)),
+    "ftrl": ("Ftrl", lambda: keras.optimizers.Ftrl(0.1, l1_regularization_strength=0.01)),
+    "muon": ("Muon", lambda: keras.optimizers.Muon(0.02)),
+    "global_clipnorm": (
+        "global_clipnorm, of the reduced gradient",
+        lambda: sgd(global_clipnorm=0.1),
+    ),
+    "clipnorm": ("clipnorm", lambda: sgd(clipnorm=0.1)),
+    "clipvalue": ("clipvalue", lambda: sgd(clipvalue=0.05)),
+    "ema": ("use_ema", lambda: sgd(use_ema=True, ema_momentum=0.8)),
+    "ema_overwrite": (
+        "use_ema with ema_overwrite_frequency",
+        lambda: keras.optimizers.Adam(
+            0.02, use_ema=True, ema_momentum=0.8, ema_overwrite_frequency=3
+        ),
+    ),
+    "schedule": (
+        "Learning-rate schedule",
+        lambda: sgd(keras.optimizers.schedules.CosineDecay(0.0, 8, warmup_target=0.1, warmup_steps=3)),
+    ),
+    "loss_scale_factor": ("loss_scale_factor", lambda: sgd(loss_scale_factor=64.0)),
+}
+
+
+def _rmsprop() -> keras.optimizers.Optimizer:
+    return keras.optimizers.RMSprop(0.01, centered=True, momentum=0.5)
+
+
+for _name, (_title, _make) in _SIMPLE.items():
+    # Grappler may fuse RMSprop's products differently in a loop: one place of float32.
+    _enter(_title, _name, _make, one_device=1e-7 if _name == "rmsprop" else 0.0)
+
+
+@feature("accumulate_steps=3 equals a batch three times as large", GROUP, one_device=1e-5)
+def accumulate(setting: Setting) -> Recipe:
+    model = classifier()
+    optimizer = keras.optimizers.Adam(0.02, global_clipnorm=0.5)
+    model.compile(optimizer, crossentropy(), metrics=["accuracy"])
+    x, y = inputs(49), labels(49)  # seven batches: two groups of three and one left over
+    if setting.reference:
+        # Metrics are over the same rows; the loss is tracked with the same row counts.
+        return Recipe(model, fit={"x": batches(x, y, batch=3 * BATCH), "epochs": 2})
+    if not setting.trainer:
+        optimizer.gradient_accumulation_steps = 3
+    return Recipe(
+        model,
+        fit={"x": batches(x, y), "epochs": 2},
+        trainer={"accumulate_steps": 3} if setting.strategy != "parameter_server" else {},
+    )
+
+
+@feature("steps_per_execution=4", GROUP)
+def steps_per_execution(setting: Setting) -> Recipe:
+    model = classifier()
+    model.compile(sgd(), crossentropy(), metrics=["accuracy"], steps_per_execution=4)
+    return classify(model)
+
+
+@feature("Trainer(steps_per_call=4, bytes_per_pack=64)", GROUP)
+def steps_per_call(setting: Setting) -> Recipe:
+    model = classifier()
+    model.compile(sgd(), crossentropy(), metrics=["accuracy"])
+    recipe = classify(model)
+    recipe.trainer = {"steps_per_call": 4, "bytes_per_pack": 64}
+    return recipe
+
+
+@feature("run_eagerly", GROUP)
+def run_eagerly(setting: Setting) -> Recipe:
+    model = classifier()
+    model.compile(sgd(), crossentropy(), metrics=["accuracy"], run_eagerly=True)
+    recipe = classify(model, rows=16)
+    recipe.predict = None
+    return recipe
+
+
+@feature("mixed_bfloat16", GROUP, tolerance=2e-2)
+def mixed_bfloat16(setting: Setting) -> Recipe:
+    keras.config.set_dtype_policy("mixed_bfloat16")
+    model = classifier()
+    model.compile(sgd(), crossentropy(), metrics=["accuracy"])
+    return classify(model)
+
+
+@feature("mixed_float16, loss scaling, a replica overflows", GROUP, tolerance=5e-3)
+def mixed_float16(setting: Setting) -> Recipe:
+    keras.config.set_dtype_policy("mixed_float16")
+    model = classifier()
+    model.compile(sgd(), crossentropy(), metrics=["accuracy"])
+    # The first scale, 2**15, overflows nothing here; the last row of batch 2 does.
+    x = inputs()
+    x[2 * BATCH - 1] = 6e4
+    recipe = classify(model)
+    recipe.fit = {"x": batches(x, labels()), "epochs": 2}
+    recipe.after = lambda runner: {
+        "scale": float(np.asarray(model.optimizer.dynamic_scale)),
+        "good_steps": int(np.asarray(model.optimizer.step_counter)),
+        "updates": int(np.asarray(model.optimizer.inner_optimizer.iterations)),
+    }
+    recipe.evaluate = recipe.predict = None
+    return recipe

@@ -1,0 +1,62 @@
+"""One process of a run: `python -m tests.training.conformance.task FOLDER LOOP WHERE FEATURE...`.
+
+WHERE is a strategy, or none@N for plain Keras on one device with layers that compute N slices.
+With a TF_CONFIG in the environment, the process is that task of the cluster.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+from pathlib import Path
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+import tensorflow as tf
+
+import tfdist
+from tests.training.conformance import setting as setting_module
+from tests.training.conformance.cell import run_cell
+from tests.training.conformance.features import FEATURES
+from tfdist.training import parameter_server
+
+DEVICES = 2
+
+
+def main(folder: str, loop: str, where: str, *names: str) -> None:
+    """Runs the features one after another."""
+    tf.get_logger().setLevel("ERROR")
+    # A warning from our own code is a failure, as it is in pytest.
+    warnings.filterwarnings("error", module=r"tfdist\.")
+    name, _, slices = where.partition("@")
+    cluster = tfdist.Cluster.from_environment()
+    if tfdist.serve(cluster):
+        return
+    strategy = None
+    if name in ("mirrored", "central_storage"):
+        tfdist.virtual_devices(DEVICES)
+    if name != "none":
+        strategy = tfdist.build_strategy(name, cluster)
+    # PSS has one process that trains; the others are served by it.
+    workers = len(cluster.jobs["worker"]) if name == "multi_worker_mirrored" else 1
+    worker = cluster.task.index if name == "multi_worker_mirrored" else 0
+    for feature_name in names:
+        feature = FEATURES[feature_name]
+        # With no batch under way while another is handed out, the workers take turns, and
+        # their steps are those of one device.
+        parameter_server._PER_WORKER = 2 if feature.asynchronous else 0
+        setting = setting_module.Setting(
+            loop=loop,
+            strategy=name,
+            folder=Path(folder) / str(worker) / feature_name,
+            slices=int(slices or 1),
+            worker=worker,
+            workers=workers,
+        )
+        run_cell(feature, setting, strategy)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
+    # Not every thread of TensorFlow's ends by itself after a failure; all is written by now.

@@ -1,0 +1,63 @@
+"""Every feature under every strategy gives what plain Keras gives on one device.
+
+Bit for bit on one device: the same operations run in the same order. Under the strategies of
+two replicas a sum over examples is made of two partial sums, so float32 rounding differs in the
+last places (1e-5 of the largest value allowed after a dozen steps; half precision has its own
+tolerance in the table). ParameterServerStrategy hands out one batch at a time here, so its steps
+are those of one device too; what holds when workers overlap is in `test_parameter_server.py`.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.training.conformance.cell import read_cell
+from tests.training.conformance.compare import differences
+from tests.training.conformance.plan import reference
+from tests.training.conformance.setting import STRATEGIES
+from tests.training.conformance.features import FEATURES
+
+CLUSTERS = ("multi_worker_mirrored", "parameter_server")
+PLACES = [
+    pytest.param(strategy, marks=pytest.mark.cluster if strategy in CLUSTERS else ())
+    for strategy in STRATEGIES
+]
+
+
+@pytest.mark.parametrize("feature", FEATURES)
+@pytest.mark.parametrize("strategy", PLACES)
+def test_feature(runs, feature, strategy):
+    cell = FEATURES[feature]
+    values, error = read(runs, ("tfdist", strategy), feature)
+    if strategy in cell.refused:
+        assert error is not None, f"{strategy} accepted {cell.title}"
+        assert error["type"] == "ConfigError", error["traceback"]
+        assert cell.refused[strategy] in error["message"]
+        assert not values
+        return
+    assert error is None, error["traceback"]
+    expected, problem = read(runs, reference(cell, strategy), feature)
+    assert problem is None, problem["traceback"]
+    allowed = cell.one_device if strategy == "one_device" else cell.tolerance
+    far = {
+        name: apart
+        for name, apart in differences(expected, values, cell.only or None).items()
+        if apart > allowed
+    }
+    assert not far
+    if strategy == "multi_worker_mirrored":
+        other, error = read(runs, ("tfdist", strategy), feature, worker=1)
+        assert error is None, error["traceback"]
+        same = [name for name in values if name in other]  # the chief alone has files to report
+        assert not {
+            name: apart
+            for name, apart in differences(values, other).items()
+            if name in same and apart
+        }
+
+
+def read(runs, key, feature, worker=0):
+    try:
+        return read_cell(runs.folder(*key, worker) / feature)
+    except FileNotFoundError:
+        pytest.fail(f"{feature} did not finish\n{runs.report(*key)}")
