@@ -41,7 +41,7 @@ def define_flags() -> flags.FlagValues:
     integer("per_replica_batch", 32, "Examples a replica takes at a time.", 1, **on)
     integer("accumulate_steps", 1, "Batches an update of the weights.", 1, **on)
     integer("epochs", 10, "Passes over the training data.", 1, **on)
-    number("base_learning_rate", 0.04, "The rate for a batch of --base_batch.", 0.0, **on)
+    number("base_learning_rate", 0.08, "The rate for a batch of --base_batch.", 0.0, **on)
     integer("base_batch", 256, "The batch --base_learning_rate is for.", 1, **on)
     enum("rule", "linear", RULES, "How the rate follows the global batch.", **on)
     number("warmup_epochs", 1.0, "Epochs of gradual warmup.", 0.0, **on)
@@ -57,6 +57,8 @@ def define_flags() -> flags.FlagValues:
     )
     integer("seed", 0, "Initial weights, order and augmentation follow from it.", 0, **on)
     string("output_dir", None, "Where the model, plan and history are written.", **on)
+    string("checkpoint_dir", None, "Where training is saved, and resumed from.", **on)
+    integer("checkpoint_steps", None, "Batches between two checkpoints; else each epoch.", 1, **on)
     number("wait", wait_seconds(), "Seconds to wait for the other tasks ($TFDIST_WAIT).", 0.0, **on)
     return values
 
@@ -78,6 +80,7 @@ def main(argv: list[str]) -> int:
     meet(cluster, options.pop("wait"), job=_job(options))
     start_tensorflow()
     from tfdist.training import run
+
     summary = run.train(cluster, run.Options(**options))
     if summary is not None:
         print(summary, flush=True)
@@ -85,9 +88,13 @@ def main(argv: list[str]) -> int:
     return 0
 
 
+# A task's own affair: where it keeps its files.
+_OWN = ("output_dir", "data_dir", "checkpoint_dir")
+
+
 def _job(options: dict[str, Any]) -> str:
     """What all tasks must have been told alike; where they keep files may differ."""
-    return json.dumps({k: v for k, v in options.items() if k not in ("output_dir", "data_dir")})
+    return json.dumps({k: v for k, v in options.items() if k not in _OWN})
 
 
 def parse(values: flags.FlagValues, argv: list[str]) -> dict[str, Any]:

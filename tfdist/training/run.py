@@ -34,7 +34,7 @@ class Options:
     per_replica_batch: int = 32
     accumulate_steps: int = 1
     epochs: int = 10
-    base_learning_rate: float = 0.04
+    base_learning_rate: float = 0.08
     base_batch: int = 256
     rule: str = "linear"
     warmup_epochs: float = 1.0
@@ -44,6 +44,8 @@ class Options:
     mixed_precision: str = "float32"
     seed: int = 0
     output_dir: str | None = None
+    checkpoint_dir: str | None = None
+    checkpoint_steps: int | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -137,35 +139,47 @@ def train(cluster: Cluster, options: Options) -> Summary | None:
             loss="sparse_categorical_crossentropy",
             metrics=["accuracy"],
         )
-    trainer = Trainer(model, accumulate_steps=options.accumulate_steps)
+    trainer = Trainer(
+        model,
+        accumulate_steps=options.accumulate_steps,
+        checkpoint_dir=options.checkpoint_dir,
+        checkpoint_steps=options.checkpoint_steps,
+    )
     progress = Progress(plan.global_batch, options.epochs)
     if cluster.is_chief:
         print(f"{source.name}: {source.num_train:,} to train on, {source.num_test:,} to test on")
         print(plan, flush=True)
     if output is not None:
         (output / "plan.json").write_text(plan.to_json())
+    test = source.test(plan.global_batch)
     history = trainer.fit(
         source.train(plan.global_batch, augment=options.augment),
         epochs=options.epochs,
-        validation_data=source.test(plan.global_batch),
+        validation_data=test,
         callbacks=[progress] if cluster.is_chief else [],
         verbose=0,
     )
-    if not cluster.is_chief:
-        return None
-    summary = Summary(
-        strategy=type(strategy).__name__,
-        replicas=replicas,
-        dataset=source.name,
-        parameters=model.count_params(),
-        metrics={name: values[-1] for name, values in history.history.items()},
-        images_per_second=progress.images_per_second,
-        seconds=progress.seconds,
-        plan=plan,
-        model_path=None if output is None else output / "model.keras",
-    )
-    if output is not None:
-        _save(model, history.history, summary, output)
+    metrics = {name: values[-1] for name, values in history.history.items()}
+    if not metrics:  # A checkpoint of the finished run was there: nothing was left to train.
+        results = trainer.evaluate(test, return_dict=True, verbose=0)
+        metrics = {f"val_{name}": value for name, value in results.items()}
+    summary = None
+    if cluster.is_chief:
+        summary = Summary(
+            strategy=type(strategy).__name__,
+            replicas=replicas,
+            dataset=source.name,
+            parameters=model.count_params(),
+            metrics=metrics,
+            images_per_second=progress.images_per_second,
+            seconds=progress.seconds,
+            plan=plan,
+            model_path=None if output is None else output / "model.keras",
+        )
+        if output is not None:
+            _save(model, history.history, summary, output)
+    # All leave together: TensorFlow takes a worker that leaves first for one that was lost.
+    trainer.place.exchange(0)
     return summary
 
 
