@@ -9,7 +9,7 @@ from tfdist.cli.arguments import Parser, count, seconds
 from tfdist.cluster.spec import ROLES
 from tfdist.errors import ConfigError
 from tfdist.launch.job import Job
-from tfdist.launch.local import Options, launch
+from tfdist.launch.local import STALL_SECONDS, Options, launch
 
 _FLAGS = {"chief": "--chief", "worker": "--workers", "ps": "--ps", "evaluator": "--evaluator"}
 
@@ -41,6 +41,8 @@ def main(argv: list[str]) -> int:
         max_restarts=args.max_restarts,
         restart_delay=args.restart_delay,
         grace=args.grace,
+        stall_timeout=args.stall_timeout,
+        report=args.report,
         log_dir=args.log_dir,
         env=dict(args.env),
         cpus_per_task=args.cpus_per_task,
@@ -78,6 +80,19 @@ def _parser() -> Parser:
         default=10.0,
         metavar="S",
         help="seconds a task has to end before it is killed (10)",
+    )
+    parser.add_argument(
+        "--stall-timeout",
+        type=seconds,
+        default=STALL_SECONDS,
+        metavar="S",
+        help="seconds without a step, and 10 minutes more for compiling, building and saving, "
+        f"after which a task is lost; 0 for never ({STALL_SECONDS:.0f})",
+    )
+    parser.add_argument(
+        "--report",
+        action="store_true",
+        help="print step times at the end also for one task; SIGUSR2 prints them at any time",
     )
     parser.add_argument("--log-dir", type=Path, metavar="D", help="also write one file per task")
     parser.add_argument(

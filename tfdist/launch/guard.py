@@ -7,9 +7,8 @@ the guard kills the task and all that the task started; when the guard is
 killed, the kernel kills the task. It imports no more than it needs, because
 one runs beside every task.
 
-From the launcher: `T` (SIGTERM to the task's group), `K` (SIGKILL to all),
-`Q` (print Python stacks: SIGUSR1). To the launcher: `pid N`, then `exit STATUS`
-with the status as `waitpid` has it.
+From the launcher: `T` (SIGTERM to the task's group), `K` (SIGKILL to all). To
+the launcher: `pid N`, then `exit STATUS` with the status as `waitpid` has it.
 """
 
 from __future__ import annotations
@@ -121,9 +120,6 @@ class Guard:
         for order in orders:
             if order == ord("T"):
                 self._terminate()
-            elif order == ord("Q"):
-                with contextlib.suppress(OSError):
-                    os.kill(self._pid, signal.SIGUSR1)
             else:
                 return False
         return bool(orders)

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import BinaryIO, TextIO
 
 _MAX_LINE = 64 * 1024
+_RECENT_LINES = 4000  # enough for the stacks of many threads
 _REDRAW_SECONDS = 2.0
 
 
@@ -71,6 +72,10 @@ class TaskOutput:
         stream: where the lines go.
         log: a file for the unchanged bytes.
         keep: how many last lines to keep for the report.
+
+    Attributes:
+        tail: the last lines.
+        recent: more of them, for whoever empties it and looks for what comes then.
     """
 
     def __init__(
@@ -81,6 +86,7 @@ class TaskOutput:
         self._log = log
         self._lines = LineAssembler()
         self.tail: deque[str] = deque(maxlen=keep)
+        self.recent: deque[str] = deque(maxlen=_RECENT_LINES)
 
     def feed(self, data: bytes, final: bool = False) -> None:
         """Takes what the task has printed."""
@@ -91,6 +97,7 @@ class TaskOutput:
         if not lines:
             return
         self.tail.extend(line for line in lines if line.strip())
+        self.recent.extend(lines)
         text = "".join(f"{self._prefix}{line}".rstrip(" ") + "\n" for line in lines)
         try:
             self._stream.write(text)

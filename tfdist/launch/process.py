@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
+from tfdist.errors import EXIT_PEER_LOST
 from tfdist.launch.exits import Exit
 from tfdist.launch.output import TaskOutput
 
@@ -45,6 +46,7 @@ class TaskProcess:
         self.exit: Exit | None = None
         self.started = time.monotonic()
         self._heard = b""
+        self._note = ""
         self.control, theirs = socket.socketpair()
         self.control.setblocking(False)
         with theirs:
@@ -72,9 +74,14 @@ class TaskProcess:
         """Ends the task and all it started."""
         self._order(b"K")
 
-    def print_stacks(self) -> None:
-        """Sends SIGUSR1, on which a task that has `faulthandler` set up prints its stacks."""
-        self._order(b"Q")
+    def give_up(self, note: str) -> None:
+        """Ends the task as one that is lost though it runs; its exit will say so.
+
+        Args:
+            note: what is wrong with it.
+        """
+        self._note = note
+        self.kill()
 
     def read_output(self) -> bool:
         """Takes what the task has printed; False once there will be no more."""
@@ -103,6 +110,8 @@ class TaskProcess:
                 self.exit = Exit.from_status(self.name, int(number), time.monotonic())
         if not data and self.exit is None:  # The guard itself was killed, the task with it.
             self.exit = Exit(self.name, -9, time.monotonic())
+        if self.exit is not None and self._note:
+            self.exit = Exit(self.name, EXIT_PEER_LOST, self.exit.at, self._note)
         return self.exit is None
 
     def close(self) -> None:

@@ -1,0 +1,299 @@
+"""One run of a job's tasks: starting all of them, watching them, and ending them together."""
+
+from __future__ import annotations
+
+import json
+import selectors
+import signal
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import BinaryIO, TextIO
+
+from tfdist.launch.exits import Exit, root_cause
+from tfdist.launch.machine import Share
+from tfdist.launch.output import TaskOutput
+from tfdist.launch.process import TaskProcess
+from tfdist.launch.restarts import Restarts
+from tfdist.launch.signals import Signals
+from tfdist.launch.watch import Watch
+
+# A task that says "I lost a peer" may say so before the peer is seen to have ended.
+_SETTLE_SECONDS = 2.0
+_TICK_SECONDS = 0.5
+_AGAIN_SECONDS = 1.0
+
+
+@dataclass(frozen=True)
+class TaskPlan:
+    """How to start one task.
+
+    Attributes:
+        name: its name.
+        command: what to run.
+        env: its environment, but for what depends on the run.
+        share: its part of the machine.
+        log: where its output goes too.
+    """
+
+    name: str
+    command: Sequence[str]
+    env: Mapping[str, str]
+    share: Share
+    log: BinaryIO | None = None
+
+    @property
+    def role(self) -> str:
+        """Its role in the cluster."""
+        return self.name.partition("/")[0]
+
+    @property
+    def index(self) -> int:
+        """Its number among those of its role."""
+        return int(self.name.partition("/")[2])
+
+
+@dataclass(frozen=True)
+class Around:
+    """What a run shares with those before and after it.
+
+    Attributes:
+        selector: waits for the tasks and for signals.
+        signals: those that this process got.
+        restarts: counts them.
+        watch: looks at the tasks' heartbeats.
+        stream: where the tasks' lines go.
+        say: prints a line of the launcher's own.
+        grace: seconds a task has between SIGTERM and SIGKILL.
+    """
+
+    selector: selectors.BaseSelector
+    signals: Signals
+    restarts: Restarts
+    watch: Watch
+    stream: TextIO
+    say: Callable[[str], None]
+    grace: float
+
+
+@dataclass
+class _Agenda:
+    """What is to be done when, in seconds of the monotonic clock."""
+
+    starts: list[tuple[float, str]] = field(default_factory=list)
+    settle: float | None = None  # take the failures seen so far as all
+    terminate: float | None = None  # ask the rest to end
+    kill: float | None = None  # kill it; set once it was asked
+
+    def next(self) -> list[float]:
+        times = [t for t in (self.settle, self.terminate, self.kill) if t is not None]
+        return times + [at for at, _ in self.starts]
+
+
+class GroupRun:
+    """Runs all tasks until none is left.
+
+    Args:
+        plans: the tasks.
+        cluster: their addresses, by role.
+        attempt: the how-manieth run this is, from 1.
+        around: what it shares with other runs.
+    """
+
+    def __init__(
+        self,
+        plans: Sequence[TaskPlan],
+        cluster: Mapping[str, Sequence[str]],
+        attempt: int,
+        around: Around,
+    ) -> None:
+        self._plans = {plan.name: plan for plan in plans}
+        self._cluster = cluster
+        self._attempt = attempt
+        self._around = around
+        self._width = max(len(name) for name in self._plans)
+        self._has_ps = "ps" in cluster
+        self._running: dict[str, TaskProcess] = {}
+        self._exits: dict[str, Exit] = {}
+        self._failures: list[Exit] = []
+        self._agenda = _Agenda(starts=[(0.0, name) for name in self._plans])
+        self._begun = False  # whether all tasks were started once
+        self._done = False  # whether the job has done its work, whoever still runs
+        self._heard = 0  # signals that were acted upon
+        self.last: dict[str, TaskProcess] = {}  # the latest run of each task that has ended
+
+    def run(self) -> Exit | None:
+        """Runs to the end; returns the cause where the job failed."""
+        try:
+            while self._turn():
+                pass
+        finally:
+            for name in list(self._running):
+                self._forget(name)
+        if self._done:
+            return None
+        signals = self._around.signals.ending
+        if signals and not self._failures:
+            return Exit("tfdist", -signals[0], time.monotonic())
+        return root_cause(self._failures)
+
+    def _turn(self) -> bool:
+        """Waits until something happens and acts upon it; False once no task is left."""
+        now = time.monotonic()
+        if self._agenda.kill is None:
+            self._start_due(now)
+        if not self._running and (not self._agenda.starts or self._agenda.kill is not None):
+            return False
+        times = [now + _TICK_SECONDS, *self._agenda.next()]
+        look = self._around.watch.next_time()
+        ended = self._wait(min([*times, look] if look is not None else times))
+        now = time.monotonic()
+        self._heed_signals(now)
+        if self._undisturbed:
+            for stall in self._around.watch.look(self._running, now):
+                self._around.say(f"{stall.task} {stall.text}")
+                self._running[stall.task].give_up(stall.text)
+        for end in ended:
+            self._take(end, now)
+        self._do_what_is_due(now)
+        return True
+
+    @property
+    def _undisturbed(self) -> bool:
+        """Whether nothing is ending the run yet."""
+        return self._agenda.kill is None and not self._around.signals.ending and not self._done
+
+    # What may happen.
+
+    def _heed_signals(self, now: float) -> None:
+        signals = self._around.signals
+        if signals.report_wanted:
+            signals.report_wanted = False
+            self._around.say(self._around.watch.steps.report() or "no steps have been made yet")
+        if len(signals.ending) <= self._heard:
+            return
+        if self._heard or len(signals.ending) > 1:  # The second time: at once.
+            self._each(TaskProcess.kill)
+        elif self._agenda.kill is None:
+            self._around.say(f"{signal.Signals(signals.ending[0]).name}: ending all tasks")
+            self._agenda.terminate = now
+        self._heard = len(signals.ending)
+
+    def _take(self, end: Exit, now: float) -> None:
+        """Takes the end of a task."""
+        if not end.failed or not self._undisturbed:
+            return
+        restarts = self._around.restarts
+        if self._has_ps and end.task.startswith("worker/") and restarts.allow(end):
+            delay = restarts.next_delay(now - self.last[end.task].started)
+            self._around.say(f"{end.task} {end}; starting it again in {delay:g} s ({restarts})")
+            self._agenda.starts.append((now + delay, end.task))
+            return
+        self._failures.append(end)
+        settle = now + (_SETTLE_SECONDS if end.complains else 0.0)
+        self._agenda.settle = min(self._agenda.settle or settle, settle)
+
+    def _do_what_is_due(self, now: float) -> None:
+        agenda, grace = self._agenda, self._around.grace
+        if self._failures and agenda.settle is not None and now >= agenda.settle:
+            agenda.settle, agenda.terminate = None, now
+        if not self._failures and self._undisturbed and self._complete():
+            self._done = True
+            agenda.terminate = now + grace
+        if agenda.terminate is not None and now >= agenda.terminate:
+            agenda.terminate, agenda.kill = None, now + grace
+            self._each(TaskProcess.terminate)
+        if agenda.kill is not None and now >= agenda.kill:
+            agenda.kill = now + _AGAIN_SECONDS  # Should one have missed it.
+            self._each(TaskProcess.kill)
+
+    def _complete(self) -> bool:
+        """Whether the job has done its work, whoever still runs."""
+        roles: tuple[str, ...] = ("chief", "worker")
+        if self._has_ps:
+            roles = ("chief",) if "chief" in self._cluster else ("worker",)
+        deciding = [plan.name for plan in self._plans.values() if plan.role in roles]
+        deciding = deciding or list(self._plans)  # Nothing but evaluators.
+        return all(name in self._exits and not self._exits[name].failed for name in deciding)
+
+    # The tasks.
+
+    def _start_due(self, now: float) -> None:
+        for start in [s for s in self._agenda.starts if s[0] <= now]:
+            self._agenda.starts.remove(start)
+            self._start(self._plans[start[1]])
+        self._begun = True
+
+    def _start(self, plan: TaskPlan) -> None:
+        task = {"type": plan.role, "index": plan.index}
+        watch = self._around.watch
+        watch.forget(plan.name)
+        env = dict(plan.env)
+        env["TF_CONFIG"] = json.dumps({"cluster": self._cluster, "task": task})
+        env["TFDIST_ATTEMPT"] = str(self._attempt)
+        env["TFDIST_HEARTBEAT"] = watch.path(plan.name)
+        if self._begun:
+            # The others are past their meeting: this one must not wait for them there.
+            env["TFDIST_REJOIN"] = "1"
+        if plan.log is not None and self._around.restarts.count:
+            plan.log.write(f"--- started again ({self._around.restarts}) ---\n".encode())
+        output = TaskOutput(plan.name, self._width, self._around.stream, plan.log)
+        process = TaskProcess(plan.name, plan.command, env, plan.share.cores, output)
+        self._running[plan.name] = process
+        self._exits.pop(plan.name, None)
+        selector = self._around.selector
+        selector.register(process.control, selectors.EVENT_READ, (process, "control"))
+        selector.register(process.stdout, selectors.EVENT_READ, (process, "stdout"))
+
+    def _wait(self, until: float) -> list[Exit]:
+        """Handles what happens until then; returns the tasks that ended."""
+        ended: list[Exit] = []
+        selector = self._around.selector
+        for key, _ in selector.select(max(0.0, until - time.monotonic())):
+            if key.data is None:
+                self._around.signals.drain()
+                continue
+            process, source = key.data
+            if process.name not in self._running:
+                continue
+            if source == "stdout":
+                if not process.read_output():
+                    selector.unregister(process.stdout)
+            elif not process.read_control():
+                self._forget(process.name)
+                ended.append(process.exit)
+        return ended
+
+    def _forget(self, name: str) -> None:
+        """Closes the books on a task, killing it should it still run."""
+        process = self._running.pop(name)
+        selector = self._around.selector
+        for source in (process.control, process.stdout):
+            if source.fileno() in selector.get_map():
+                selector.unregister(source)
+        process.close()
+        if process.exit is not None:
+            self._exits[name] = process.exit
+        self.last[name] = process
+
+    def _each(self, order: Callable[[TaskProcess], None]) -> None:
+        for process in self._running.values():
+            order(process)
+
+
+def task_environment(
+    common: Mapping[str, str], share: Share, of_role: Mapping[str, str], of_all: Mapping[str, str]
+) -> dict[str, str]:
+    """Puts a task's environment together, the more particular over the more general.
+
+    Args:
+        common: what this process hands on.
+        share: the task's part of the machine, whose GPUs count more than the common ones.
+        of_role: what the job sets for the role.
+        of_all: what was asked for on the command line.
+    """
+    env = {**share.env, **common, **of_role}
+    if "CUDA_VISIBLE_DEVICES" in share.env:
+        env["CUDA_VISIBLE_DEVICES"] = share.env["CUDA_VISIBLE_DEVICES"]
+    env |= of_all
+    return env

@@ -1,0 +1,44 @@
+"""Counting restarts and spacing them out."""
+
+from __future__ import annotations
+
+from tfdist.launch.exits import Exit
+
+_LONGEST_DELAY = 30.0
+# A run that lasted this long was no failure to start: the next delay is short again.
+_STEADY_SECONDS = 30.0
+
+
+class Restarts:
+    """How often tasks were started again, and how long to wait before the next time.
+
+    Args:
+        most: how often they may be, altogether.
+        first_delay: seconds before the first restart; doubled from one to the next.
+    """
+
+    def __init__(self, most: int, first_delay: float) -> None:
+        self.count = 0
+        self._most = most
+        self._first_delay = first_delay
+        self._doubled = 0
+
+    def allow(self, end: Exit) -> bool:
+        """Whether a task that ended like this may be started again."""
+        return end.retryable and self.count < self._most
+
+    def next_delay(self, lasted: float) -> float:
+        """Counts a restart; returns the seconds to wait before it.
+
+        Args:
+            lasted: how long what failed had run, in seconds.
+        """
+        self.count += 1
+        if lasted >= _STEADY_SECONDS:
+            self._doubled = 0
+        delay = min(self._first_delay * 2**self._doubled, _LONGEST_DELAY)
+        self._doubled = min(self._doubled + 1, 16)
+        return delay
+
+    def __str__(self) -> str:
+        return f"restart {self.count} of {self._most}"

@@ -1,0 +1,71 @@
+"""The signals that the launcher gets, as something a selector can wait for."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import signal
+from types import TracebackType
+from typing import Any
+
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class Signals:
+    """Within a `with` block, takes down signals instead of being ended by them.
+
+    Attributes:
+        ending: those that ask to end (SIGINT, SIGTERM, SIGHUP), in order.
+        report_wanted: whether SIGUSR2 came; who reports sets it back.
+
+    Args:
+        selector: is woken by each signal, with None as its data.
+    """
+
+    def __init__(self, selector: selectors.BaseSelector) -> None:
+        self.ending: list[int] = []
+        self.report_wanted = False
+        self._selector = selector
+        self._before: dict[int, Any] = {}
+        self._wakeup: int | None = None
+
+    def __enter__(self) -> Signals:
+        self._read, self._write = os.pipe()
+        os.set_blocking(self._read, False)
+        os.set_blocking(self._write, False)
+        self._selector.register(self._read, selectors.EVENT_READ, None)
+        with contextlib.suppress(ValueError):  # Not in the main thread: no signals come.
+            self._wakeup = signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
+            for number in _ENDING:
+                if number == signal.SIGHUP and signal.getsignal(number) == signal.SIG_IGN:
+                    continue  # nohup
+                self._before[number] = signal.signal(number, self._take_down)
+            self._before[signal.SIGUSR2] = signal.signal(signal.SIGUSR2, self._take_down)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        if self._wakeup is not None:
+            signal.set_wakeup_fd(self._wakeup)
+        self._selector.unregister(self._read)
+        os.close(self._read)
+        os.close(self._write)
+
+    def drain(self) -> None:
+        """Empties the pipe that woke the selector."""
+        with contextlib.suppress(OSError):
+            os.read(self._read, 4096)
+
+    def _take_down(self, number: int, frame: Any) -> None:
+        del frame
+        if number == signal.SIGUSR2:
+            self.report_wanted = True
+        else:
+            self.ending.append(number)

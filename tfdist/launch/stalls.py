@@ -1,0 +1,134 @@
+"""Judging from heartbeats which task, if any, has stalled.
+
+In a synchronous job all tasks stop together, because those that are well wait for the one
+that is not. So the question is never who has stopped, but whom the others wait for.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tfdist.heartbeat import Beat
+
+# Compiling, building and saving take minutes, and show no progress while they do.
+_SLOW_SECONDS = 600.0
+_SLOW = ("building", "tracing", "saving")
+_STEPPING = ("tracing", "training", "evaluating")  # phases whose steps say when they are fed
+_UNTIMED = ("", "meeting", "serving", "done")  # not in tfdist's hands, or with limits of their own
+
+
+@dataclass(frozen=True)
+class Sign:
+    """What is known of one running task.
+
+    Attributes:
+        task: its name.
+        beat: its latest heartbeat; None if it never wrote one.
+        idle: for how many seconds its heartbeat has shown nothing new.
+        stopped: for how many seconds its process has been stopped; 0.0 if it is not.
+        at: path, line and function where its main thread is; None where that is not known.
+    """
+
+    task: str
+    beat: Beat | None
+    idle: float = 0.0
+    stopped: float = 0.0
+    at: tuple[str, int, str] | None = None
+
+    @property
+    def phase(self) -> str:
+        """What it says it does; "" if it never said anything."""
+        return self.beat.phase if self.beat is not None else ""
+
+    @property
+    def fed(self) -> bool:
+        """Whether its step has its input, so that it computes or waits for its peers."""
+        beat = self.beat
+        return beat is not None and self.phase in _STEPPING and beat.fed > beat.time
+
+    @property
+    def outside(self) -> bool:
+        """Whether its main thread is known to be elsewhere than in TensorFlow."""
+        return self.at is not None and "/tensorflow/" not in self.at[0].replace(os.sep, "/")
+
+    def patience(self, limit: float) -> float:
+        """For how many seconds it may show nothing new."""
+        if self.phase in _UNTIMED:
+            return float("inf")
+        return limit + (_SLOW_SECONDS if self.phase in _SLOW and not self.fed else 0.0)
+
+
+def overdue(signs: Sequence[Sign], limit: float) -> bool:
+    """Whether some task shows no progress for too long, whoever is to blame.
+
+    Args:
+        signs: of tasks that wait for each other.
+        limit: the stall limit, in seconds.
+    """
+    if any(sign.stopped >= limit for sign in signs):
+        return True
+    # While one does something that may take long, the others may wait for it as long.
+    waited_for = [s for s in signs if s.phase not in _UNTIMED and not s.fed] or signs
+    return any(sign.idle >= sign.patience(limit) for sign in waited_for)
+
+
+def culprit(signs: Sequence[Sign]) -> Sign:
+    """Returns the task that the others wait for.
+
+    Args:
+        signs: of tasks that wait for each other, of which one is overdue.
+    """
+    stopped = [sign for sign in signs if sign.stopped]
+    if stopped:
+        return max(stopped, key=lambda sign: sign.stopped)
+    timed = [sign for sign in signs if sign.phase not in _UNTIMED]
+    # TensorFlow is where tasks wait for each other; who is elsewhere keeps them waiting.
+    outside = [sign for sign in timed if sign.outside]
+    if outside and len(outside) < len(timed):
+        return max(outside, key=lambda sign: sign.idle)
+    unfed = [sign for sign in timed if not sign.fed]
+    # A collective outside of a step, such as the start of an epoch, also waits for tasks that
+    # are not in tfdist's hands: still before training, or after it.
+    away = [sign for sign in signs if sign.phase in ("", "done")]
+    if away and len(unfed) == len(timed) and all(s.phase != "saving" for s in timed):
+        return max(away, key=lambda sign: sign.idle)
+    if len(unfed) == 1:
+        return unfed[0]
+    return min(unfed or timed or signs, key=_last_seen)
+
+
+def describe(sign: Sign, waiting: Sequence[str]) -> str:
+    """Says how a task has stalled and who waits for it, as a clause about it.
+
+    Args:
+        sign: of the task.
+        waiting: the tasks that wait for it.
+    """
+    text = f"stalled: no progress for {max(sign.idle, sign.stopped):.0f} s"
+    beat = sign.beat
+    if beat is None:
+        text += "; it has not begun to train"
+    else:
+        text += f", {beat.phase}"
+        if beat.phase in ("tracing", "training", "evaluating", "saving"):
+            text += f" in epoch {beat.epoch + 1} after step {beat.step}"
+    if sign.stopped:
+        text += "; its process is stopped (SIGSTOP) and prints no stack"
+    elif sign.outside:
+        assert sign.at is not None
+        text += f"; it is in {sign.at[2]} ({os.path.basename(sign.at[0])} line {sign.at[1]})"
+    elif sign.phase in _STEPPING and not sign.fed and beat is not None and beat.fed:
+        text += "; it waits for its input"
+    if waiting:
+        named = ", ".join(waiting[:4]) + (f" and {len(waiting) - 4} more" if waiting[4:] else "")
+        text += f"; {named} {'wait' if len(waiting) > 1 else 'waits'} for it"
+    return text
+
+
+def _last_seen(sign: Sign) -> tuple[float, float]:
+    """When a task last began a step, by its input, else when it last wrote."""
+    if sign.beat is None:
+        return (0.0, 0.0)
+    return (sign.beat.fed or sign.beat.time, sign.beat.time)

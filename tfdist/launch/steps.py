@@ -1,0 +1,70 @@
+"""How long the tasks' steps take: sampled from their heartbeats, and reported."""
+
+from __future__ import annotations
+
+import statistics
+from collections import deque
+from collections.abc import Mapping
+
+from tfdist.heartbeat import Beat
+
+_KEEP = 2000  # samples a task; of a long run, the last ones
+
+
+class StepTimes:
+    """The step times of all tasks, as their heartbeats tell them."""
+
+    def __init__(self) -> None:
+        self._samples: dict[str, deque[float]] = {}
+        self._inputs: dict[str, deque[float]] = {}
+        self._fed: dict[str, float] = {}
+
+    def take(self, task: str, beat: Beat) -> None:
+        """Takes a heartbeat down that was not seen before."""
+        if beat.phase != "training":
+            return
+        if beat.step_seconds > 0:
+            self._samples.setdefault(task, deque(maxlen=_KEEP)).append(beat.step_seconds)
+        # Of steps of many a second, most beats are left out, and the difference says nothing.
+        if beat.fed > beat.time and beat.fed != self._fed.get(task):
+            self._fed[task] = beat.fed
+            self._inputs.setdefault(task, deque(maxlen=_KEEP)).append(beat.fed - beat.time)
+
+    def medians(self) -> Mapping[str, float]:
+        """The median step time of each task that has made steps, in seconds."""
+        return {task: statistics.median(values) for task, values in self._samples.items()}
+
+    def report(self) -> str:
+        """Names the slowest task and gives all medians; "" where no steps were made.
+
+        In a synchronous job all steps last as long as the slowest task's. Where they are
+        alike, what tells tasks apart is how long each waits for its own input.
+        """
+        medians = self.medians()
+        if not medians:
+            return ""
+        parts = []
+        for task, seconds in medians.items():
+            text = f"{task} {_seconds(seconds)}"
+            if len(self._inputs.get(task, ())) >= 3:
+                text += f" (input {_seconds(statistics.median(self._inputs[task]))})"
+            parts.append(text)
+        line = f"median step: {', '.join(parts)}"
+        if len(medians) > 1:
+            line += f"; slowest: {self.slowest()}"
+        return line
+
+    def slowest(self) -> str:
+        """The task with the longest median step; of like ones, that with the slowest input."""
+        medians = self.medians()
+        longest = max(medians.values())
+        alike = [task for task, seconds in medians.items() if seconds >= 0.95 * longest]
+        inputs = {
+            task: statistics.median(self._inputs[task]) if self._inputs.get(task) else 0.0
+            for task in alike
+        }
+        return max(alike, key=lambda task: (inputs[task], medians[task]))
+
+
+def _seconds(value: float) -> str:
+    return f"{value * 1000:.0f} ms" if value < 1 else f"{value:.2f} s"

@@ -1,0 +1,150 @@
+"""Watching the heartbeats of running tasks."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tfdist import heartbeat
+from tfdist.launch import stacks, stalls
+from tfdist.launch.process import TaskProcess
+from tfdist.launch.stalls import Sign
+from tfdist.launch.steps import StepTimes
+
+# Between asking for stacks and judging: they have to come through the pipe.
+_STACK_SECONDS = 0.8
+# More than this between two looks means that this process did not run, so perhaps nobody did.
+_LONGEST_LOOK = 2.0
+
+
+@dataclass(frozen=True)
+class Stall:
+    """A task that is lost though it runs.
+
+    Attributes:
+        task: its name.
+        text: how it has stalled, as a clause about it.
+    """
+
+    task: str
+    text: str
+
+
+@dataclass
+class _Seen:
+    """What was seen of one run of one task."""
+
+    process: TaskProcess
+    beat: heartbeat.Beat | None = None
+    idle: float = 0.0
+    stopped: float = 0.0
+    asked: bool = False
+
+
+class Watch:
+    """Looks at heartbeats: who has stalled, and how long steps take.
+
+    Args:
+        limit: the seconds without progress after which a task has stalled; 0.0 for never.
+        together: whether chief and workers step together. Else each is on its own.
+    """
+
+    def __init__(self, limit: float, together: bool) -> None:
+        self.steps = StepTimes()
+        self._limit = limit
+        self._together = together
+        self._folder = Path(tempfile.mkdtemp(prefix="tfdist-heartbeats-"))
+        self._seen: dict[str, _Seen] = {}
+        self._looked: float | None = None
+        self._judge_at: float | None = None
+
+    def close(self) -> None:
+        """Removes the heartbeats."""
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def path(self, task: str) -> str:
+        """The file for a task's heartbeat."""
+        return str(self._folder / task.replace("/", "-"))
+
+    def forget(self, task: str) -> None:
+        """Removes what an earlier run of the task has left."""
+        for path in (self.path(task), f"{self.path(task)}.fed"):
+            with contextlib.suppress(OSError):
+                os.unlink(path)
+        self._seen.pop(task, None)
+
+    def look(self, running: Mapping[str, TaskProcess], now: float) -> list[Stall]:
+        """Looks at all tasks; returns those that have stalled."""
+        passed = 0.0 if self._looked is None else min(now - self._looked, _LONGEST_LOOK)
+        self._looked = now
+        for name, process in running.items():
+            self._take_in(name, process, passed)
+        if not self._limit:
+            return []
+        late = [
+            group
+            for group in self._groups(running)
+            if stalls.overdue([self._sign(name) for name in group], self._limit)
+        ]
+        if not late:
+            self._judge_at = None
+            return []
+        if self._judge_at is None:
+            self._judge_at = now + _STACK_SECONDS
+            for group in late:
+                self._ask(group)
+        if now < self._judge_at:
+            return []
+        self._judge_at = None
+        return [self._judge(group) for group in late]
+
+    def next_time(self) -> float | None:
+        """When to look again at the latest, if that is sooner than usual."""
+        return self._judge_at
+
+    def _take_in(self, name: str, process: TaskProcess, passed: float) -> None:
+        seen = self._seen.get(name)
+        if seen is None or seen.process is not process:
+            seen = self._seen[name] = _Seen(process)
+        beat = heartbeat.read(self.path(name))
+        seen.idle += passed
+        if beat is not None and beat != seen.beat:
+            seen.beat, seen.idle, seen.asked = beat, 0.0, False
+            self.steps.take(name, beat)
+        pid = beat.pid if beat is not None else process.pid
+        stopped = pid is not None and stacks.is_stopped(pid)
+        seen.stopped = seen.stopped + passed if stopped else 0.0
+
+    def _groups(self, running: Mapping[str, TaskProcess]) -> list[list[str]]:
+        """The running tasks, those that wait for each other together."""
+        group = [n for n in running if n.partition("/")[0] in ("chief", "worker")]
+        if not self._together:
+            return [[name] for name in running]
+        return [[n] for n in running if n not in group] + ([group] if group else [])
+
+    def _sign(self, name: str) -> Sign:
+        seen = self._seen[name]
+        at = stacks.main_thread(seen.process.output.recent) if seen.asked else None
+        return Sign(name, seen.beat, seen.idle, seen.stopped, at)
+
+    def _ask(self, group: Sequence[str]) -> None:
+        """Asks tasks for their stacks, which come out among their lines."""
+        for name in group:
+            seen = self._seen[name]
+            seen.process.output.recent.clear()
+            if seen.beat is not None and not seen.stopped:
+                seen.asked = stacks.ask(seen.beat.pid, self.path(name))
+
+    def _judge(self, group: Sequence[str]) -> Stall:
+        signs = [self._sign(name) for name in group]
+        sign = stalls.culprit(signs)
+        waiting = [s.task for s in signs if s is not sign and s.phase not in ("", "done")]
+        text = stalls.describe(sign, waiting)
+        if not sign.stopped and sign.at is None:
+            text += "; it printed no stack"
+        return Stall(sign.task, text)
