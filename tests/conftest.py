@@ -11,7 +11,9 @@ import pytest
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "2"
 os.environ["CUDA_VISIBLE_DEVICES"] = ""
 for _name in list(os.environ):
-    if _name in ("TF_CONFIG", "JOB_COMPLETION_INDEX") or _name.startswith(("SLURM_", "TFDIST_")):
+    if _name in ("TF_CONFIG", "JOB_COMPLETION_INDEX") or (
+        _name.startswith(("SLURM_", "TFDIST_")) and _name != "TFDIST_CHAOS"
+    ):
         del os.environ[_name]
 
 TESTS = Path(__file__).parent

@@ -7,25 +7,31 @@ the chief, when it ends well, leaves every task a note through the servers thems
 from __future__ import annotations
 
 import atexit
+import contextlib
 import pathlib
+import re
 import socket
 import sys
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import tensorflow as tf
 
 from tfdist.cluster.meeting import meet
 from tfdist.errors import ConfigError, PeerError
+from tfdist.heartbeat import Heart
 
 if TYPE_CHECKING:
     from tfdist.cluster import Cluster, Task
 
 # How often a task looks whether the chief is there, and how long it may seem away, in seconds.
 _POLL = 0.5
-_AWAY = 15.0
+_AWAY = 10.0
 # How long the chief may take to show up at all; it imports TensorFlow first.
 _START = 300.0
+# How TensorFlow writes that a call to a ps failed.
+_FROM_PS = re.compile(r"remote target /job:ps/replica:0/task:(\d+)")
 
 
 def serve(cluster: Cluster, *, start_timeout: float = _START) -> bool:
@@ -50,7 +56,10 @@ def serve(cluster: Cluster, *, start_timeout: float = _START) -> bool:
         raise ConfigError(
             f"cluster: {task} would serve for ever; parameter_server needs a chief task"
         )
+    heart = Heart()
+    heart.write("meeting")
     meet(cluster)
+    heart.write("serving")
     note = _note(cluster, task)
     note.unlink(missing_ok=True)
     jobs = {job: list(hosts) for job, hosts in cluster.jobs.items() if job != "evaluator"}
@@ -66,12 +75,40 @@ def serve(cluster: Cluster, *, start_timeout: float = _START) -> bool:
     return True
 
 
+def lost_ps(error: Exception) -> list[str]:
+    """Returns the ps tasks that did not answer, as an error of TensorFlow's names them."""
+    return sorted({f"ps/{index}" for index in _FROM_PS.findall(str(error))})
+
+
+@contextlib.contextmanager
+def naming_lost_ps() -> Iterator[None]:
+    """In the chief, turns TensorFlow's complaint about a lost ps into an error that names it.
+
+    A lost worker is none: the coordinator hands its work to another one, or waits for it.
+
+    Raises:
+        PeerError: A ps was lost, and with it a part of the weights.
+    """
+    try:
+        yield
+    except (tf.errors.UnavailableError, tf.errors.AbortedError) as error:
+        found = lost_ps(error)
+        if not found:
+            raise
+        raise PeerError(
+            f"chief/0: {', '.join(found)} was lost, with its part of the weights; start the job "
+            "again, to go on from the last checkpoint"
+        ) from error
+
+
 def say_goodbye(cluster: Cluster) -> None:
     """Makes the chief tell the other tasks, when this process ends well, that it is done."""
+    codes = _watch_exit_codes()
 
     def leave_notes() -> None:
-        if getattr(sys, "last_value", None) is not None:
-            return  # An exception ends the process: the others must not take it for success.
+        # Where an exception or a code ends the process, the others must not take it for success.
+        if getattr(sys, "last_value", None) is not None or any(codes):
+            return
         for task in cluster.tasks:
             if task.type in ("ps", "worker"):
                 try:
@@ -81,6 +118,19 @@ def say_goodbye(cluster: Cluster) -> None:
                     continue  # It is gone; there is nobody to tell.
 
     atexit.register(leave_notes)
+
+
+def _watch_exit_codes() -> list[Any]:
+    """Returns what `sys.exit` will have been called with; what runs at exit is not told."""
+    codes: list[Any] = []
+    leave = sys.exit
+
+    def take_down(status: Any = None) -> NoReturn:
+        codes.append(status)
+        leave(status)
+
+    sys.exit = take_down
+    return codes
 
 
 def _note(cluster: Cluster, task: Task) -> pathlib.Path:

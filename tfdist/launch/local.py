@@ -171,7 +171,8 @@ class Supervisor:
     def _describe(self, cause: Exit, run: GroupRun) -> None:
         """Reports the failure: the task, how it ended, and what it said last."""
         process = run.last[cause.task]
-        self._say(f"{cause.task} failed first: {cause} after {cause.at - process.started:.1f} s")
+        after = "" if cause.note else f" after {cause.at - process.started:.1f} s"
+        self._say(f"{cause.task} failed first: {cause}{after}")
         if process.output.tail:
             self._say(f"last lines of {cause.task}:")
             for line in process.output.tail:

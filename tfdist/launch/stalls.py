@@ -99,13 +99,15 @@ def culprit(signs: Sequence[Sign]) -> Sign:
     return min(unfed or timed or signs, key=_last_seen)
 
 
-def describe(sign: Sign, waiting: Sequence[str]) -> str:
+def describe(sign: Sign, signs: Sequence[Sign]) -> str:
     """Says how a task has stalled and who waits for it, as a clause about it.
 
     Args:
         sign: of the task.
-        waiting: the tasks that wait for it.
+        signs: of it and of those that step together with it.
     """
+    others = [s for s in signs if s is not sign and s.phase not in _UNTIMED]
+    waiting = [s.task for s in others]
     text = f"stalled: no progress for {max(sign.idle, sign.stopped):.0f} s"
     beat = sign.beat
     if beat is None:
@@ -119,12 +121,18 @@ def describe(sign: Sign, waiting: Sequence[str]) -> str:
     elif sign.outside:
         assert sign.at is not None
         text += f"; it is in {sign.at[2]} ({os.path.basename(sign.at[0])} line {sign.at[1]})"
-    elif sign.phase in _STEPPING and not sign.fed and beat is not None and beat.fed:
+    elif beat is not None and sign.phase in _STEPPING and _is_hungry(beat, others):
         text += "; it waits for its input"
     if waiting:
         named = ", ".join(waiting[:4]) + (f" and {len(waiting) - 4} more" if waiting[4:] else "")
         text += f"; {named} {'wait' if len(waiting) > 1 else 'waits'} for it"
     return text
+
+
+def _is_hungry(beat: Beat, others: Sequence[Sign]) -> bool:
+    """Whether a task's step has no input, where those of others do."""
+    fed = [s.beat.fed for s in others if s.beat is not None]
+    return 0.0 < beat.fed < min(fed, default=0.0) or 0.0 < beat.fed <= beat.time
 
 
 def _last_seen(sign: Sign) -> tuple[float, float]:

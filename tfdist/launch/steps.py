@@ -18,12 +18,16 @@ class StepTimes:
         self._samples: dict[str, deque[float]] = {}
         self._inputs: dict[str, deque[float]] = {}
         self._fed: dict[str, float] = {}
+        self._tracing: set[str] = set()
 
     def take(self, task: str, beat: Beat) -> None:
         """Takes a heartbeat down that was not seen before."""
         if beat.phase != "training":
+            self._tracing |= {task} if beat.phase == "tracing" else set()
             return
-        if beat.step_seconds > 0:
+        if task in self._tracing:  # This step was compiled first.
+            self._tracing.discard(task)
+        elif beat.step_seconds > 0:
             self._samples.setdefault(task, deque(maxlen=_KEEP)).append(beat.step_seconds)
         # Of steps of many a second, most beats are left out, and the difference says nothing.
         if beat.fed > beat.time and beat.fed != self._fed.get(task):

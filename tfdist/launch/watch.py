@@ -143,8 +143,7 @@ class Watch:
     def _judge(self, group: Sequence[str]) -> Stall:
         signs = [self._sign(name) for name in group]
         sign = stalls.culprit(signs)
-        waiting = [s.task for s in signs if s is not sign and s.phase not in ("", "done")]
-        text = stalls.describe(sign, waiting)
+        text = stalls.describe(sign, signs)
         if not sign.stopped and sign.at is None:
             text += "; it printed no stack"
         return Stall(sign.task, text)
