@@ -8,12 +8,14 @@ the step counter live in the chief: workers that read, add and write back would 
 from __future__ import annotations
 
 import collections
+import time
 from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 
+from tfdist.serving import lost_ps, naming_lost_ps
 from tfdist.training import metrics as metrics_module
 from tfdist.training.feed import Epoch, rows_of
 from tfdist.training.loss_scale import LossScaler
@@ -21,6 +23,7 @@ from tfdist.training.replica import ReducedView, ReplicaStep
 
 # Batches under way for each worker: one that it computes on and one that waits.
 _PER_WORKER = 2
+_AGAIN_SECONDS = 0.2
 
 
 class ParameterServerLoop:
@@ -63,6 +66,7 @@ class ParameterServerLoop:
         self._logs.clear()
         self._count = int(self._iterations.numpy())
 
+    @naming_lost_ps()
     def train(self, epoch: Epoch, steps: int) -> dict[str, Any]:
         """Hands the next `steps` batches out; returns the logs of those that are done."""
         for _ in range(steps):
@@ -73,6 +77,7 @@ class ParameterServerLoop:
         self._iterations.assign(self._count)
         return self.logs()
 
+    @naming_lost_ps()
     def test(self, epoch: Epoch, steps: int) -> dict[str, Any]:
         """Hands the next `steps` batches out for evaluation."""
         for _ in range(steps):
@@ -80,11 +85,13 @@ class ParameterServerLoop:
             self._schedule(self._test, data)
         return self.logs()
 
+    @naming_lost_ps()
     def predict(self, epoch: Epoch) -> Any:
         """Predicts the next batch, on any worker."""
         data, _ = epoch.pop()
         return self._coordinator.schedule(self._predict, args=(data,))
 
+    @naming_lost_ps()
     def settle(self) -> None:
         """Waits until every batch handed out has been answered for."""
         self._drain(0)
@@ -114,10 +121,28 @@ class ParameterServerLoop:
         self._under_way.append(self._coordinator.schedule(function, args=args))
         self._drain(self._most_under_way)
 
+    @naming_lost_ps()
+    def _answer(self, value: Any) -> Any:
+        """Fetches what came of a batch, however often its worker is lost.
+
+        Raises:
+            PeerError: A ps was lost.
+        """
+        while True:
+            try:
+                return value.fetch()
+            except (tf.errors.UnavailableError, tf.errors.AbortedError) as error:
+                if lost_ps(error):
+                    raise
+                # The worker was lost between answering and handing the answer over. The
+                # coordinator has the batch done again; `done` raises where it has given up.
+                self._coordinator.done()
+                time.sleep(_AGAIN_SECONDS)
+
     def _drain(self, most: int) -> None:
         """Takes in answers until at most so many are under way."""
         while len(self._under_way) > most:
-            grown, logs, outputs = self._under_way.popleft().fetch()
+            grown, logs, outputs = self._answer(self._under_way.popleft())
             self.totals.add(grown)
             if outputs:
                 outputs = self._with_gaps(outputs)
