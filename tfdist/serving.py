@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import tensorflow as tf
 
+from tfdist import ending
 from tfdist.cluster.meeting import meet
 from tfdist.errors import ConfigError, PeerError
 from tfdist.heartbeat import Heart
@@ -56,6 +57,7 @@ def serve(cluster: Cluster, *, start_timeout: float = _START) -> bool:
         raise ConfigError(
             f"cluster: {task} would serve for ever; parameter_server needs a chief task"
         )
+    ending.install()
     heart = Heart()
     heart.write("meeting")
     meet(cluster)

@@ -5,16 +5,19 @@ See https://www.tensorflow.org/guide/distributed_training for what each strategy
 
 from __future__ import annotations
 
+import contextlib
+import signal
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
-from tfdist import serving
+from tfdist import ending, serving
 from tfdist.cluster.backstop import backstop
 from tfdist.cluster.meeting import meet, wait_seconds
 from tfdist.errors import ConfigError
+from tfdist.heartbeat import Heart
 
 if TYPE_CHECKING:
     from tfdist.cluster import Cluster
@@ -141,9 +144,12 @@ def multi_worker_mirrored_strategy(
     options = tf.distribute.experimental.CommunicationOptions(bytes_per_pack=bytes_per_pack)
     meet(cluster)
     with backstop(wait_seconds() + _CONNECT, f"{cluster.task}: connecting to the other workers"):
-        return tf.distribute.MultiWorkerMirroredStrategy(
+        strategy = tf.distribute.MultiWorkerMirroredStrategy(
             cluster_resolver=_resolver(cluster), communication_options=options
         )
+    ending.install(connected=True)
+    _end_on_sigterm()
+    return strategy
 
 
 def parameter_server_strategy(cluster: Cluster) -> tf.distribute.Strategy:
@@ -166,6 +172,8 @@ def parameter_server_strategy(cluster: Cluster) -> tf.distribute.Strategy:
     meet(cluster)
     with backstop(wait_seconds() + _CONNECT, f"{cluster.task}: connecting to ps and workers"):
         strategy = tf.distribute.ParameterServerStrategy(_resolver(cluster))
+    ending.install(connected=True)
+    _end_on_sigterm()
     serving.say_goodbye(cluster)
     return strategy
 
@@ -205,6 +213,8 @@ def build_strategy(
         ConfigError: Unknown name, a strategy that cannot run on this cluster, or a
             device that does not exist.
     """
+    ending.install()
+    Heart().write("building")
     if name not in STRATEGIES:
         raise ConfigError(f"strategy: {name!r} is unknown; allowed: {', '.join(STRATEGIES)}")
     if name == "auto":
@@ -278,6 +288,12 @@ def _grow_gpu_memory() -> None:
             tf.config.experimental.set_memory_growth(gpu, True)
         except (RuntimeError, ValueError):
             return  # The runtime has started: as it was set then.
+
+
+def _end_on_sigterm() -> None:
+    """Has SIGTERM do again what Python thinks it does: TensorFlow has made it do nothing."""
+    with contextlib.suppress(ValueError, TypeError):  # Another thread; a handler not of Python's.
+        signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGTERM))
 
 
 def _no_evaluator(strategy: str, cluster: Cluster) -> None:

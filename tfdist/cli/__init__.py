@@ -6,7 +6,7 @@ import importlib
 import os
 import sys
 
-from tfdist import __version__
+from tfdist import __version__, ending
 from tfdist.errors import EXIT_CONFIG, EXIT_DONE, TfdistError
 
 EXIT_INTERRUPTED = 130
@@ -17,6 +17,7 @@ COMMANDS = {
     "launch": ("tfdist.cli.launch", "run a cluster of local processes"),
     "train": ("tfdist.cli.train", "train ResNet50 with any strategy"),
     "plan": ("tfdist.cli.plan", "work out batch size and learning rate"),
+    "bench": ("tfdist.cli.bench", "measure what tfdist claims"),
     "render": ("tfdist.cli.render", "write manifests for Kubernetes or Slurm"),
     "env": ("tfdist.cli.env", "show versions, devices and environment variables"),
 }
@@ -47,8 +48,7 @@ def main(argv: list[str] | None = None) -> int:
         sys.stdout.flush()
         return code
     except TfdistError as error:
-        print(f"tfdist: {error}", file=sys.stderr)
-        return error.exit_code
+        return ending.report(error)
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
     except BrokenPipeError:

@@ -24,6 +24,8 @@ class Place:
     Attributes:
         is_parameter_server: Whether the strategy steps asynchronously, through a coordinator.
         is_chief: Whether this process prints and writes files.
+        has_peers: Whether other processes take part.
+        task: This process, as `worker/0`.
         share: The replicas it holds.
     """
 
@@ -42,6 +44,10 @@ class Place:
         else:
             self.share = Share(0, 1, replicas, replicas)
         self.is_chief = self.share.worker == 0
+        self.has_peers = self.is_parameter_server or len(tasks) > 1
+        self.task = "this process"
+        if resolver is not None and resolver.task_type:
+            self.task = f"{resolver.task_type}/{resolver.task_id}"
         self._all_reduce = tf.function(self._sum, autograph=False)
 
     def exchange(self, value: int) -> list[int]:

@@ -14,14 +14,16 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from tfdist import ending
 from tfdist.errors import ConfigError, Preempted
 from tfdist.heartbeat import Heart
 from tfdist.training import build, callback_state
 from tfdist.training.callbacks import callback_list
 from tfdist.training.checkpoint import Checkpoints, Position, Saved, announce
 from tfdist.training.course import Course
-from tfdist.training.feed import Epoch, Feed, make_feed, rows_between, rows_of
+from tfdist.training.feed import Epoch, Feed, make_feed
 from tfdist.training.parameter_server import ParameterServerLoop
+from tfdist.training.peers import naming_lost_peers
 from tfdist.training.place import Place
 from tfdist.training.preemption import Sigterm, StopFlag
 from tfdist.training.synchronous import SynchronousLoop
@@ -93,6 +95,7 @@ class Trainer:
                 f"Trainer(wire_dtype): {wire_dtype!r} is unknown; allowed: "
                 f"{', '.join(_WIRE_DTYPES)}"
             )
+        ending.install()
         self.model = model
         self.strategy = model.distribute_strategy
         self.place = Place(self.strategy)
@@ -124,6 +127,7 @@ class Trainer:
         if model.compiled:
             build.check(model, self.strategy)
 
+    @naming_lost_peers
     def fit(
         self,
         x: Any = None,
@@ -172,7 +176,11 @@ class Trainer:
 
         Raises:
             ConfigError: What is asked for cannot work under this strategy, or the data is
-                malformed. Nothing has been trained.
+                malformed, or `checkpoint_dir` is of another job, cannot be written to, or holds
+                damaged checkpoints only. Nothing has been trained.
+            CheckpointError: A checkpoint could not be written; those before it are intact.
+            PeerError: Another task was lost.
+            Preempted: SIGTERM came to one of the tasks, and training is saved.
         """
         self._heart.write("building")
         build.check(self.model, self.strategy)
@@ -249,6 +257,7 @@ class Trainer:
             course.end()
         return history
 
+    @naming_lost_peers
     def evaluate(
         self,
         x: Any = None,
@@ -267,6 +276,7 @@ class Trainer:
 
         Raises:
             ConfigError: As for `fit`.
+            PeerError: Another task was lost.
         """
         build.check(self.model, self.strategy)
         feed = self._feed(x, y, sample_weight, batch_size=batch_size, steps=steps)
@@ -285,6 +295,7 @@ class Trainer:
         values = list(logs.values())
         return values[0] if len(values) == 1 else values
 
+    @naming_lost_peers
     def predict(
         self,
         x: Any,
@@ -300,6 +311,7 @@ class Trainer:
 
         Raises:
             ConfigError: As for `fit`.
+            PeerError: Another task was lost.
         """
         feed = self._feed(x, None, None, batch_size=batch_size, steps=steps)
         loop = self._loop(feed, training=False)
@@ -400,6 +412,7 @@ class Trainer:
         loop = self._loop(feed)
         loop.reset_metrics()
         every.on_test_begin()
+        feed.restart()
         epoch = feed.epoch(0, self.place.exchange)
         self._run_steps(epoch, loop.test, every, "test", course=course)
         loop.finish_epoch()
@@ -484,12 +497,11 @@ class Trainer:
         sample = feed.sample()
         if self._needs_building(training):
             build.build(self.model, self.strategy, sample)
-        rows = int(rows_of(sample))
         nominal = 0
         if not feed.whole:
-            nominal = sum(self.place.exchange(rows))
+            nominal = sum(self.place.exchange(feed.rows))
         elif self._accumulate_steps > 1:
-            nominal = rows
+            nominal = feed.rows
         model = self.model
         key = (
             feed.whole,
@@ -499,13 +511,15 @@ class Trainer:
             tuple(id(v) for v in model.metrics_variables),
         )
         if key not in self._loops:
-            self._loops[key] = self._make_loop(feed, nominal, sample)
-        return self._loops[key]
+            self._loops[key] = self._make_loop(feed, nominal)
+        loop = self._loops[key]
+        loop.take_sample(sample)
+        return loop
 
     def _needs_building(self, training: bool) -> bool:
         return True if training else not self.model.built
 
-    def _make_loop(self, feed: Feed, nominal: int, sample: Any) -> Any:
+    def _make_loop(self, feed: Feed, nominal: int) -> Any:
         if self.place.is_parameter_server:
             if self._coordinator is None:
                 self._coordinator = tf.distribute.coordinator.ClusterCoordinator(self.strategy)
@@ -514,7 +528,6 @@ class Trainer:
             self.model,
             self.strategy,
             self.place.share,
-            rows_between(sample, 0, 1),
             whole=feed.whole,
             nominal_batch=nominal,
             accumulate_steps=self._accumulate_steps,

@@ -1,0 +1,52 @@
+"""How an error of tfdist ends a process: one line, the right exit code, and at once if need be."""
+
+from __future__ import annotations
+
+import os
+import sys
+import types
+from collections.abc import Callable
+from typing import Any
+
+from tfdist.errors import PeerError, TfdistError
+
+_connected = False
+_before: Callable[..., Any] = sys.__excepthook__
+
+
+def install(*, connected: bool = False) -> None:
+    """Makes uncaught tfdist errors end this process with one line and their exit code.
+
+    Works under `absl.app.run` too. Other exceptions end it as before.
+
+    Args:
+        connected: Whether TensorFlow is connected to other tasks. Its shutdown then waits for
+            all of them, also for one that is lost: such an end skips it.
+    """
+    global _connected, _before
+    _connected = _connected or connected
+    if sys.excepthook is not _hook:
+        _before = sys.excepthook
+        sys.excepthook = _hook
+
+
+def report(error: TfdistError) -> int:
+    """Prints the line of an error; returns the code to end with, or ends at once.
+
+    Where a peer of connected tasks was lost, waiting for TensorFlow's shutdown is no use.
+    """
+    print(f"tfdist: {error}", file=sys.stderr, flush=True)
+    # What runs at exit can tell by it, as after any uncaught exception, that this is no success.
+    sys.last_value = error
+    if _connected and isinstance(error, PeerError):
+        sys.stdout.flush()
+        os._exit(error.exit_code)
+    return error.exit_code
+
+
+def _hook(
+    kind: type[BaseException], error: BaseException, trace: types.TracebackType | None
+) -> None:
+    if isinstance(error, TfdistError):
+        raise SystemExit(report(error))  # Which ends the process with that code.
+    _before(kind, error, trace)
