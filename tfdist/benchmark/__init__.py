@@ -1,0 +1,1 @@
+"""Measurements of what tfdist claims, each a command."""

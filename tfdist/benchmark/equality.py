@@ -1,0 +1,183 @@
+"""Whether ResNet50 trains alike on one device, on two replicas and on two workers.
+
+Each way runs in processes of its own, for a number of steps on the same global batches, and
+notes the loss of every step. How far apart rounding alone drives two runs is shown by a yardstick:
+one device again, with each initial weight off by one unit in the last place.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+import numpy as np
+
+from tfdist.errors import ConfigError, TfdistError
+
+_TIMEOUT = 1800.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Way:
+    """One way to train.
+
+    Attributes:
+        name: For the table and the plot.
+        strategy: The strategy's name.
+        workers: Processes.
+        synchronized: Whether BatchNormalization is over the global batch.
+        nudged: Whether the initial weights are off by one unit in the last place.
+    """
+
+    name: str
+    strategy: str
+    workers: int = 1
+    synchronized: bool = True
+    nudged: bool = False
+
+
+ONE = Way("one device", "one_device")
+WAYS = (
+    ONE,
+    Way("one device, nudged", "one_device", nudged=True),
+    Way("mirrored, 2 replicas", "mirrored"),
+    Way("2 workers", "multi_worker_mirrored", workers=2),
+    Way("mirrored, plain", "mirrored", synchronized=False),
+    Way("2 workers, plain", "multi_worker_mirrored", workers=2, synchronized=False),
+)
+# What is compared with what.
+PAIRS = (
+    ("one device, nudged", "one device"),
+    ("mirrored, 2 replicas", "one device"),
+    ("2 workers", "one device"),
+    ("2 workers, plain", "mirrored, plain"),
+)
+
+
+def measure(steps: int, global_batch: int) -> dict[str, list[float]]:
+    """Trains in every way.
+
+    Args:
+        steps: Updates of the weights.
+        global_batch: Examples a step, an even number.
+
+    Returns:
+        The loss of each step, by the way's name.
+
+    Raises:
+        ConfigError: An argument is out of range.
+        TfdistError: A run failed; what it said is on standard error.
+    """
+    if steps < 1 or global_batch < 2 or global_batch % 2:
+        raise ConfigError(
+            f"equality: {steps} steps of {global_batch} are given; allowed: one step or more of "
+            "an even number of examples"
+        )
+    return {way.name: _run(way, steps, global_batch) for way in WAYS}
+
+
+def differences(losses: dict[str, list[float]]) -> dict[str, np.ndarray]:
+    """The relative difference of each step's loss, by pair, as float64 arrays of all steps."""
+    return {
+        f"{name} / {reference}": np.abs(np.array(losses[name]) / np.array(losses[reference]) - 1.0)
+        for name, reference in PAIRS
+    }
+
+
+def plot(losses: dict[str, list[float]], path: pathlib.Path) -> None:
+    """Draws the losses, and below them their differences, as a PNG.
+
+    Raises:
+        ConfigError: Matplotlib is not installed.
+    """
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise ConfigError("plot: needs matplotlib; pip install 'tfdist[plots]'") from None
+    figure = Figure(figsize=(8, 7), layout="constrained")
+    above, below = figure.subplots(2, 1, sharex=True)
+    steps = np.arange(1, 1 + len(losses[ONE.name]))
+    for index, (name, values) in enumerate(losses.items()):
+        style = ["-", "--", ":", "-.", "-", "--"][index]
+        above.plot(steps, values, style, label=name, linewidth=1.8)
+    above.set_ylabel("loss of the step")
+    above.set_title("ResNet50: one device, two replicas, two workers")
+    above.legend(fontsize=8)
+    for name, values in differences(losses).items():
+        below.semilogy(steps, np.maximum(values, 1e-9), ".-", label=name)
+    below.axhline(2.0**-23, color="grey", linewidth=0.8, linestyle=":", label="float32 epsilon")
+    below.set_ylabel("relative difference")
+    below.set_xlabel("step")
+    below.set_xticks(steps[::2])
+    below.legend(fontsize=8)
+    figure.savefig(path, dpi=120)
+
+
+def train(way: Way, steps: int, global_batch: int, seed: int = 0) -> list[float]:
+    """Trains in one way, in this process; every worker calls it."""
+    import keras
+    import tensorflow as tf
+
+    import tfdist
+
+    cluster = tfdist.Cluster.from_environment()
+    if way.strategy == "mirrored":
+        tfdist.virtual_devices(2)
+    strategy = tfdist.build_strategy(way.strategy, cluster)
+    keras.utils.set_random_seed(seed)
+    source = tfdist.data.load("digits", image_size=32, channels=3, seed=seed)
+    with strategy.scope():
+        model = tfdist.models.resnet50(
+            source.image_shape,
+            source.num_classes,
+            synchronized_batch_norm=way.synchronized,
+            zero_gamma=True,
+        )
+        model.compile(
+            optimizer=keras.optimizers.SGD(0.01, momentum=0.9),
+            loss="sparse_categorical_crossentropy",
+        )
+    if way.nudged:
+        model.set_weights([np.nextafter(w, np.float32(np.inf)) for w in model.get_weights()])
+    batches = source.train(global_batch).dataset(1).take(steps)
+    history = tfdist.Trainer(model).fit(
+        # An epoch of one step each: the loss of an epoch is then that of the step.
+        batches.apply(tf.data.experimental.assert_cardinality(steps)),
+        epochs=steps,
+        steps_per_epoch=1,
+        verbose=0,
+    )
+    return history.history["loss"]
+
+
+def _run(way: Way, steps: int, global_batch: int) -> list[float]:
+    with tempfile.TemporaryDirectory() as folder:
+        output = pathlib.Path(folder) / "losses.json"
+        command = [sys.executable, "-m", "tfdist.benchmark.equality"]
+        if way.workers > 1:
+            launch = [sys.executable, "-m", "tfdist", "launch", "--workers", str(way.workers)]
+            command = [*launch, "--", *command]
+        command += [way.name, str(steps), str(global_batch), str(output)]
+        environment = dict(os.environ, CUDA_VISIBLE_DEVICES="")
+        done = subprocess.run(command, stdout=2, timeout=_TIMEOUT, env=environment)
+        if done.returncode:
+            raise TfdistError(f"equality: {way.name!r} ended with {done.returncode}; see above")
+        return json.loads(output.read_text())
+
+
+def _main(name: str, steps: str, global_batch: str, output: str) -> None:
+    way = next(way for way in WAYS if way.name == name)
+    losses = train(way, int(steps), int(global_batch))
+    from tfdist.cluster import Cluster
+
+    if Cluster.from_environment().is_chief:
+        pathlib.Path(output).write_text(json.dumps(losses))
+
+
+if __name__ == "__main__":
+    _main(*sys.argv[1:])

@@ -1,0 +1,41 @@
+"""`tfdist bench`: measurements of what tfdist claims."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+
+from tfdist.cli.arguments import Parser, count
+
+
+def main(argv: list[str]) -> int:
+    """Runs a benchmark; returns the exit code.
+
+    Raises:
+        ConfigError: The arguments are wrong.
+        TfdistError: A run failed.
+    """
+    parser = Parser("tfdist bench", "Measure what tfdist claims.")
+    parser.add_argument(
+        "what",
+        choices=("equality",),
+        help="equality: ResNet50's losses on one device, two replicas and two workers",
+    )
+    parser.add_argument("--steps", type=count, default=20, help="updates of the weights (20)")
+    parser.add_argument("--global_batch", type=count, default=32, help="examples a step (32)")
+    parser.add_argument("--json", metavar="FILE", help="also write the losses of every step")
+    parser.add_argument("--plot", metavar="FILE", help="also draw them, as a PNG")
+    options = parser.parse_args(argv)
+    from tfdist.benchmark import equality
+
+    losses = equality.measure(options.steps, options.global_batch)
+    if options.json:
+        pathlib.Path(options.json).write_text(json.dumps(losses, indent=1) + "\n")
+    if options.plot:
+        equality.plot(losses, pathlib.Path(options.plot))
+    print(f"relative difference of the loss, {options.steps} steps of {options.global_batch}")
+    print(f"{'':<42}{'first':>10}{'median':>10}{'largest':>10}")
+    for name, values in equality.differences(losses).items():
+        middle = sorted(values)[len(values) // 2]
+        print(f"{name:<42}{values[0]:>10.1e}{middle:>10.1e}{values.max():>10.1e}")
+    return 0
