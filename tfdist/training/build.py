@@ -81,14 +81,26 @@ def build(model: keras.Model, strategy: tf.distribute.Strategy, sample: Any) -> 
     x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(rows_between(sample, 0, 1))
     with strategy.scope():
         y_pred = None
-        if not model.built or y is not None:
+        if _lacks_variables(model) or (y is not None and model.compiled):
             y_pred = model(x)
         optimizer = getattr(model, "optimizer", None)
         if optimizer is not None and not optimizer.built:
             optimizer.build(model.trainable_variables)
-    if y is not None and model.compiled:
+    # A model whose own steps do without a compiled loss makes its metrics itself.
+    if y is not None and model.compiled and (model.loss is not None or _has_own_loss(model)):
         # Keras makes the variables of compiled losses and metrics when it first sees outputs.
         # They need no place in the strategy: the replicas' sums are kept elsewhere.
         model.compute_loss(x=x, y=y, y_pred=y_pred, sample_weight=sample_weight)
         model.compute_metrics(x, y, y_pred, sample_weight=sample_weight)
         model.reset_metrics()
+
+
+def _has_own_loss(model: keras.Model) -> bool:
+    return type(model).compute_loss is not keras.Model.compute_loss
+
+
+def _lacks_variables(model: keras.Model) -> bool:
+    """Says whether a part of the model has yet to see an input to make its variables."""
+    if type(model).call is keras.Model.call:
+        return False  # It cannot be called; its own steps call its parts.
+    return not model.built or any(not layer.built for layer in model.layers)

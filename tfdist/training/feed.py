@@ -85,6 +85,7 @@ class Feed:
         whole: Whether `rows` counts the global batch, so that every worker knows it.
         share: The replicas this process holds.
         steps: Steps per epoch if the user fixed them: the data then goes on over epochs.
+        sample: Gives a dataset whose first element `sample` takes, if not the data itself.
         pass_over: Does to the data what reading it for a number of epochs does, where the order
             of an epoch depends on how often it was read before.
 
@@ -99,9 +100,11 @@ class Feed:
         whole: bool,
         share: Share,
         steps: int | None = None,
+        sample: Callable[[], tf.data.Dataset] | None = None,
         pass_over: Callable[[int], None] = lambda epochs: None,
     ) -> None:
         self._make = make
+        self._make_sample = sample or (lambda: make(0, 0))
         self._pass_over = pass_over
         self.rows = 0
         self.whole = whole
@@ -117,16 +120,23 @@ class Feed:
         Raises:
             ConfigError: The data is empty.
         """
-        self._first = self._make(0, 0)
+        self._first = self._make_sample()
         for data, rows in self._first.take(1):
             self.rows = int(rows)
             return data
-        raise ConfigError("data: it has no batch; give at least one example")
+        if self.whole:
+            raise ConfigError("data: it has no batch; give at least one example")
+        # This worker's shard is empty; the others' may not be.
+        return _row_of_zeros(self._first.element_spec[0])
 
     @property
     def element_spec(self) -> Any:
         """The structure, shapes and types of the elements."""
         return (self._first or self._make(0, 0)).element_spec
+
+    def restart(self) -> None:
+        """Makes the next epoch begin at the beginning of the data."""
+        self._running = None
 
     def resume(self, first_epoch: int, epoch: int, step: int) -> None:
         """Takes the data to where an earlier run had come, before `epoch` is called.
@@ -191,7 +201,7 @@ class Feed:
 
     def _continued(self, number: int, first: int) -> Epoch:
         assert self._steps is not None
-        if self._running is None:
+        if self._running is None or self._left == 0:
             self._start_continued(number, 0)
         assert self._running is not None
         wanted = self._steps - first
@@ -252,6 +262,8 @@ def rows_between(data: Any, begin: Any, end: Any) -> Any:
     """Rows `begin` to `end` (exclusive) of every tensor of a batch."""
 
     def cut(leaf: Any) -> Any:
+        if leaf is None:
+            return None
         if isinstance(leaf, tf.SparseTensor):
             shape = tf.cast(leaf.dense_shape, tf.int64)
             start = tf.concat([[tf.cast(begin, tf.int64)], tf.zeros_like(shape[1:])], 0)
@@ -294,6 +306,7 @@ def make_feed(
         ConfigError: The data is none of these, or an argument does not go with it.
     """
     arrays = False
+    peek: Callable[[], tf.data.Dataset] | None = None
     pass_over: Callable[[int], None] = lambda epochs: None  # noqa: E731
     if isinstance(x, tf.data.Dataset):
         make, pass_over = _of_dataset(x)
@@ -302,7 +315,7 @@ def make_feed(
     elif callable(x) and not hasattr(x, "__array__"):
         return _of_function(x, share, class_weight, steps)
     elif inspect.isgenerator(x) or (isinstance(x, Iterator) and not hasattr(x, "__array__")):
-        make = _of_generator(x)
+        make, peek = _of_generator(x)
     else:
         arrays = True
         make = _of_arrays(x, y, sample_weight, batch_size or _DEFAULT_BATCH, shuffle, seed)
@@ -323,7 +336,12 @@ def make_feed(
         batches = _with_class_weight(make(epoch, first), class_weight)
         return batches.map(lambda *e: _own_part(_element(e), share))
 
-    return Feed(of_epoch, whole=True, share=share, steps=steps, pass_over=pass_over)
+    def sample() -> tf.data.Dataset:
+        # Uncut: this worker's part of a small batch may have no rows.
+        batches = _with_class_weight(peek() if peek is not None else make(0, 0), class_weight)
+        return batches.map(lambda *e: _own_part(_element(e), Share()))
+
+    return Feed(of_epoch, whole=True, share=share, steps=steps, sample=sample, pass_over=pass_over)
 
 
 def _own_part(data: Any, share: Share) -> tuple[Any, tf.Tensor]:
@@ -335,7 +353,7 @@ def _own_part(data: Any, share: Share) -> tuple[Any, tf.Tensor]:
 
 def _element(parts: tuple[Any, ...]) -> Any:
     """A dataset's element as Keras means it: a tuple's parts come as arguments of their own."""
-    return parts[0] if len(parts) == 1 else parts
+    return parts if len(parts) > 1 or isinstance(parts[0], tuple) else parts[0]
 
 
 def _of_function(
@@ -376,15 +394,21 @@ def _of_arrays(
     parts: Any = (x,) if y is None else (x, y)
     if sample_weight is not None:
         parts = (x, y, sample_weight)
-    parts = keras.tree.map_structure(lambda a: a if tf.is_tensor(a) else np.asarray(a), parts)
-    lengths = {int(a.shape[0]) for a in keras.tree.flatten(parts)}
+    parts = _tuples(parts)
+    parts = tf.nest.map_structure(lambda a: a if tf.is_tensor(a) else np.asarray(a), parts)
+    if any(a.ndim == 0 for a in tf.nest.flatten(parts)):
+        raise ConfigError(
+            "data: a list of numbers or a number is given; allowed: arrays with a row for each "
+            "example (numpy.array(...))"
+        )
+    lengths = {int(a.shape[0]) for a in tf.nest.flatten(parts)}
     if len(lengths) != 1:
         raise ConfigError(
             f"data: the arrays have {' and '.join(map(str, sorted(lengths)))} rows; "
             "allowed: the same number in all"
         )
     (length,) = lengths
-    tensors = keras.tree.map_structure(
+    tensors = tf.nest.map_structure(
         lambda a: tf.convert_to_tensor(a, tf.float32 if a.dtype == np.float64 else None), parts
     )
 
@@ -394,14 +418,10 @@ def _of_arrays(
             order = np.random.default_rng((seed, epoch)).permutation(length)
         indices = tf.data.Dataset.from_tensor_slices(order[first * batch :]).batch(batch)
         return indices.map(
-            lambda rows: _as_element(tf.nest.map_structure(lambda t: tf.gather(t, rows), tensors))
+            lambda rows: tf.nest.map_structure(lambda t: tf.gather(t, rows), tensors)
         )
 
     return make
-
-
-def _as_element(parts: Any) -> Any:
-    return parts[0] if len(parts) == 1 else parts
 
 
 def _of_dataset(
@@ -418,7 +438,10 @@ def _of_dataset(
     return make, pass_over
 
 
-def _of_generator(generator: Iterator[Any]) -> Callable[[int, int], tf.data.Dataset]:
+def _of_generator(
+    generator: Iterator[Any],
+) -> tuple[Callable[[int, int], tf.data.Dataset], Callable[[], tf.data.Dataset]]:
+    """Gives datasets of what the generator has left, and one of its first element alone."""
     first = _tuples(next(generator))
     used = False
 
@@ -435,7 +458,12 @@ def _of_generator(generator: Iterator[Any]) -> Callable[[int, int], tf.data.Data
         dataset = tf.data.Dataset.from_generator(mark, output_signature=_signature(first))
         return dataset.skip(first_batch) if first_batch else dataset
 
-    return make
+    def peek() -> tf.data.Dataset:
+        return tf.data.Dataset.from_generator(
+            lambda: iter([first]), output_signature=_signature(first)
+        )
+
+    return make, peek
 
 
 def _of_py_dataset(
@@ -465,7 +493,12 @@ def _of_py_dataset(
 
 
 def _tuples(element: Any) -> Any:
-    return tuple(element) if isinstance(element, list) else element
+    """The structure with tuples for lists, which tf.data takes for tensors."""
+    if isinstance(element, dict):
+        return {key: _tuples(value) for key, value in element.items()}
+    if isinstance(element, (list, tuple)):
+        return tuple(_tuples(value) for value in element)
+    return element
 
 
 def _signature(element: Any) -> Any:
@@ -512,6 +545,13 @@ def _cardinality(dataset: tf.data.Dataset) -> int | None:
     if length == tf.data.UNKNOWN_CARDINALITY:
         return None
     return -1 if length == tf.data.INFINITE_CARDINALITY else length
+
+
+def _row_of_zeros(spec: Any) -> Any:
+    def row(leaf: tf.TensorSpec) -> tf.Tensor:
+        return tf.zeros([1, *(1 if d is None else d for d in leaf.shape[1:])], leaf.dtype)
+
+    return tf.nest.map_structure(row, spec)
 
 
 def _empty(spec: Any) -> tf.data.Dataset:

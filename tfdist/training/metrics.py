@@ -12,7 +12,8 @@ from collections.abc import Sequence
 import keras
 import tensorflow as tf
 
-from tfdist.training.replica import flat_metrics
+from tfdist.errors import ConfigError
+from tfdist.training.replica import flat_metrics, overrides
 
 # Means of a function that Keras does not evaluate example by example.
 _NOT_BY_EXAMPLE = ("PearsonCorrelation", "ConcordanceCorrelation")
@@ -34,6 +35,23 @@ def _is_of_keras(thing: object) -> bool:
     return str(getattr(thing, "__module__", "")).split(".")[0] == "keras"
 
 
+def check_gathering(model: keras.Model, strategy: tf.distribute.Strategy) -> None:
+    """Refuses metrics that do not add up where the model's own step updates them.
+
+    Raises:
+        ConfigError: Names the metric and what to do.
+    """
+    for method in ("train_step", "test_step"):
+        if overrides(model, method):
+            names = [m.name for m in flat_metrics(model) if not _adds_up(m)]
+            raise ConfigError(
+                f"metric {names[0]!r}: {type(model).__name__}.{method} updates it on each "
+                f"replica's slice under {type(strategy).__name__}, and it keeps no plain sums; "
+                "give it to compile(metrics=...) and leave the step to Keras, or build it on "
+                "keras.metrics.Mean"
+            )
+
+
 class MetricTotals:
     """The sums behind a model's metrics, over all replicas and steps so far.
 
@@ -52,8 +70,11 @@ class MetricTotals:
 
     def reset(self) -> None:
         """Sets the metrics to where nothing has been seen."""
-        for variable in self.variables:
-            variable.assign(tf.zeros_like(variable))
+        with keras.StatelessScope() as scope:
+            self._model.reset_metrics()
+        for variable, own in zip(self.variables, self._of, strict=True):
+            start = scope.get_current_value(own)
+            variable.assign(tf.zeros_like(variable) if start is None else start)
 
     def add(self, grown: Sequence[tf.Tensor]) -> None:
         """Adds what the metrics grew by."""

@@ -45,6 +45,8 @@ class ParameterServerLoop:
         self.strategy = strategy
         self._coordinator = coordinator
         self._together = not metrics_module.add_up(model)
+        if self._together:
+            metrics_module.check_gathering(model, strategy)
         self._step = ReplicaStep(model, gather_metrics=self._together)
         self._scaler = LossScaler(model.optimizer)
         self.totals = metrics_module.MetricTotals(model)
@@ -58,6 +60,9 @@ class ParameterServerLoop:
         self._train = compiled(self._train_batch)
         self._test = compiled(self._test_batch)
         self._predict = compiled(self._predict_batch)
+
+    def take_sample(self, data: Any) -> None:
+        """Does nothing: a worker that has no batch has nothing to do."""
 
     def reset_metrics(self) -> None:
         """Starts the metrics from nothing."""
@@ -199,7 +204,8 @@ class ParameterServerLoop:
             output = self._step.test(data, weight=tf.constant(1.0), count=rows_of(data))
             return output.metrics, output.logs, output.outputs
 
-        grown, logs, outputs = self.strategy.run(replica)
+        with self._step.recorder:
+            grown, logs, outputs = self.strategy.run(replica)
         return grown, logs, self._without_gaps(outputs)
 
     def _without_gaps(self, outputs: Any) -> list[tf.Tensor]:

@@ -13,9 +13,10 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
+import functools
 import inspect
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import keras
@@ -37,9 +38,9 @@ class ReplicaOutput(NamedTuple):
 
     Attributes:
         gradients: One for each trainable variable, None where there is none.
-        metrics: What each metric variable grew by.
-        state: New values of the non-trainable variables that changed, in the order of
-            `StepFunction.changed`.
+        metrics: What each metric variable grew by; its value, where `totals` were given.
+        state: New values of the variables that the model itself changed, in the order of
+            `ReplicaStep.changed`.
         logs: Scalars that an overridden `train_step` returned beside the metrics.
         outputs: The predictions (and targets), where metrics are to be updated by all
             replicas together.
@@ -158,6 +159,7 @@ class ReplicaStep:
         count: tf.Tensor,
         loss_scale: tf.Tensor | None,
         sample_factor: Callable[[Any], Any] | None = None,
+        totals: Sequence[tf.Tensor] | None = None,
     ) -> ReplicaOutput:
         """Computes gradients, statistics and metrics of this replica's slice.
 
@@ -171,34 +173,43 @@ class ReplicaStep:
                 taken, or None.
             sample_factor: Gives the factor on the sample weights that makes a loss that is not
                 a plain mean over examples add up over the replicas.
+            totals: What the metrics start from; from nothing if absent.
 
         Returns:
             The gradients are of `loss * weight * loss_scale`.
         """
         real = tf.distribute.get_replica_context()
         values = [tf.convert_to_tensor(variable.value) for variable in self.trainable]
+        self.recorder.start(weight)
         if overrides(self.model, "train_step"):
             # The step takes gradients with respect to the variables themselves.
-            scope, initial = self._scope(real, [variable.value for variable in self.trainable])
+            originals = [variable.value for variable in self.trainable]
+            scope, initial = self._scope(real, totals, originals)
             with OneReplicaView(real, count), scope:
                 logs = self.model.train_step(data)
+            if scope.replaced:
+                raise ConfigError(
+                    f"{type(self.model).__name__}.train_step: a layer or another optimizer "
+                    "assigns trainable weights inside the step; override compute_loss instead "
+                    "of train_step, and use one optimizer"
+                )
             gradients, scaled_by = self.recorder.take(self.trainable)
             factor = weight if loss_scale is None else weight * loss_scale / scaled_by
             gradients = [_times(gradient, factor) for gradient in gradients]
             outputs = None
         else:
-            scope, initial = self._scope(real, values)
             with OneReplicaView(real, count), tf.GradientTape() as tape:
                 tape.watch(values)
+                scope, initial = self._scope(real, totals, values, tape)
                 with scope:
                     loss, outputs = self._forward(data, count, sample_factor, training=True)
                     logs = {}
                     scaled = loss * tf.cast(weight, loss.dtype)
                     if loss_scale is not None:
                         scaled = scaled * tf.cast(loss_scale, loss.dtype)
-            gradients = tape.gradient(scaled, values)
+            gradients = _gradients(tape, scaled, values, self.trainable, scope)
         self.changed, state = self._changed_state(scope, initial, real, count)
-        grown, extra = self._grown_metrics(scope, initial, logs, weight, count)
+        grown, extra = self._grown_metrics(scope, initial, logs, count)
         return ReplicaOutput(gradients, grown, state, extra, outputs)
 
     def test(
@@ -208,10 +219,12 @@ class ReplicaStep:
         weight: tf.Tensor,
         count: tf.Tensor,
         sample_factor: Callable[[Any], Any] | None = None,
+        totals: Sequence[tf.Tensor] | None = None,
     ) -> ReplicaOutput:
         """Computes the metrics of this replica's slice; arguments as for `train`."""
         real = tf.distribute.get_replica_context()
-        scope, initial = self._scope(real)
+        self.recorder.start(weight)
+        scope, initial = self._scope(real, totals)
         outputs = None
         with OneReplicaView(real, count), scope:
             if overrides(self.model, "test_step"):
@@ -219,7 +232,7 @@ class ReplicaStep:
             else:
                 _, outputs = self._forward(data, count, sample_factor, training=False)
                 logs = {}
-        grown, extra = self._grown_metrics(scope, initial, logs, weight, count)
+        grown, extra = self._grown_metrics(scope, initial, logs, count)
         return ReplicaOutput([], grown, [], extra, outputs)
 
     def predict(self, data: Any) -> Any:
@@ -271,26 +284,34 @@ class ReplicaStep:
             if metric.name == "loss":
                 metric.update_state(loss, sample_weight=tf.cast(count, loss.dtype))
         if self.gather_metrics:
-            return loss, (x, y, y_pred, sample_weight)
+            # Keras' own metrics ignore the inputs: they need not travel.
+            seen = x if overrides(self.model, "compute_metrics") else None
+            return loss, (seen, y, y_pred, sample_weight)
         self.model.compute_metrics(x, y, y_pred, sample_weight=sample_weight)
         return loss, None
 
     def _scope(
-        self, real: tf.distribute.ReplicaContext, trainable: Sequence[Any] | None = None
-    ) -> tuple[keras.StatelessScope, _Values]:
-        """A scope in which variables have their values and metrics start from zero.
+        self,
+        real: tf.distribute.ReplicaContext,
+        totals: Sequence[tf.Tensor] | None = None,
+        trainable: Sequence[Any] | None = None,
+        tape: tf.GradientTape | None = None,
+    ) -> tuple[_Scope, _Values]:
+        """A scope in which variables have their values and metrics start from zero or `totals`.
 
         Returns:
             The scope, and what the variables that a step may change begin with.
         """
         mapping = [(v, _replica_value(v, real)) for v in self.state]
-        mapping += [(v, tf.zeros(v.shape, v.dtype)) for v in self.metrics]
-        scope = keras.StatelessScope(state_mapping=mapping)
+        if totals is None:
+            mapping += [(v, tf.zeros(v.shape, v.dtype)) for v in self.metrics]
+        else:
+            mapping += [(v, tf.cast(t, v.dtype)) for v, t in zip(self.metrics, totals, strict=True)]
         if trainable is None:
             trainable = [tf.convert_to_tensor(v.value) for v in self.trainable]
-        for variable, value in zip(self.trainable, trainable, strict=True):
-            scope.add_update((variable, value))  # As it is: a tape watches this very tensor.
-        return scope, {id(v): scope.get_current_value(v) for v in (*self.state, *self.metrics)}
+        scope = _Scope(mapping, zip(self.trainable, trainable, strict=True), tape)
+        variables = (*self.state, *self.trainable, *self.metrics)
+        return scope, {id(v): scope.get_current_value(v) for v in variables}
 
     def _changed_state(
         self,
@@ -300,7 +321,7 @@ class ReplicaStep:
         count: tf.Tensor,
     ) -> tuple[list[keras.Variable], list[tf.Tensor]]:
         variables, values = [], []
-        for variable in self.state:
+        for variable in (*self.state, *self.trainable):
             value = scope.get_current_value(variable)
             old = initial[id(variable)]
             if value is old:
@@ -320,30 +341,22 @@ class ReplicaStep:
         scope: keras.StatelessScope,
         initial: _Values,
         logs: Any,
-        weight: tf.Tensor,
         count: tf.Tensor,
     ) -> tuple[list[tf.Tensor], dict[str, tf.Tensor]]:
-        """What the metrics grew by, and the logs that no metric accounts for."""
-        grown = {}
+        """What the metrics have become, and the logs that no metric accounts for."""
+        values = []
         touched = set()
         for variable in self.metrics:
-            value = scope.get_current_value(variable)
-            if value is not initial[id(variable)]:
+            value, old = scope.get_current_value(variable), initial[id(variable)]
+            if value is not old:
                 touched.add(id(variable))
-            grown[id(variable)] = tf.cast(value, variable.dtype)
-        named = {}
-        for metric in flat_metrics(self.model):
-            if type(metric) is keras.metrics.Mean:
-                total, number = metric.variables
-                if id(number) not in grown or id(number) not in touched:
-                    continue
-                # A mean that a step adds one number to is a mean over batches: the slice's
-                # number counts for its share of the batch.
-                if tf.get_static_value(grown[id(number)]) == 1:
-                    for part in (total, number):
-                        grown[id(part)] = grown[id(part)] * tf.cast(weight, grown[id(part)].dtype)
-            if all(id(variable) in touched for variable in metric.variables):
-                named[metric.name] = metric
+                value = tf.where(count > 0, tf.cast(value, variable.dtype), old)
+            values.append(value)
+        named = {
+            metric.name
+            for metric in flat_metrics(self.model)
+            if all(id(variable) in touched for variable in metric.variables)
+        }
         extra = {}
         if isinstance(logs, dict):
             for name, value in logs.items():
@@ -351,34 +364,129 @@ class ReplicaStep:
                 free = name not in named and (name == "loss" or not _is_metric(self.model, name))
                 if free and _is_scalar(value):
                     extra[name] = tf.cast(value, tf.float32)
-        present = [grown[id(variable)] for variable in self.metrics]
-        return [tf.where(count > 0, value, tf.zeros_like(value)) for value in present], extra
+        return values, extra
+
+
+class _Scope(keras.StatelessScope):
+    """A stateless scope in which a trainable variable may be assigned, as a variable may.
+
+    What a layer assigns (a spectral norm, say) is where its gradient starts: none flows through
+    the assignment, as none does through that of a variable.
+
+    Args:
+        mapping: Variables and their values.
+        trainable: The trainable ones and theirs, to be used as they are: a tape watches them.
+        tape: That tape.
+    """
+
+    def __init__(
+        self,
+        mapping: Sequence[tuple[keras.Variable, Any]],
+        trainable: Iterable[tuple[keras.Variable, Any]],
+        tape: tf.GradientTape | None,
+    ) -> None:
+        super().__init__(state_mapping=mapping)
+        self._trainable: set[int] = set()
+        self._tape = tape
+        self.replaced: list[tuple[keras.Variable, tf.Tensor]] = []
+        for variable, value in trainable:
+            super().add_update((variable, value))
+            self._trainable.add(id(variable))
+
+    def add_update(self, update: tuple[keras.Variable, Any]) -> None:
+        """Takes a new value of a variable."""
+        variable, value = update
+        if id(variable) in self._trainable:
+            value = tf.stop_gradient(tf.cast(value, variable.dtype))
+            if self._tape is not None:
+                self._tape.watch(value)
+            self.replaced.append((variable, value))
+        super().add_update((variable, value))
+
+
+def _gradients(
+    tape: tf.GradientTape,
+    loss: tf.Tensor,
+    values: list[tf.Tensor],
+    variables: Sequence[keras.Variable],
+    scope: _Scope,
+) -> list[Any]:
+    """Gradients by the values of the variables, and by those assigned in the step."""
+    later = [value for _, value in scope.replaced]
+    gradients = tape.gradient(loss, [*values, *later])
+    own, more = gradients[: len(values)], gradients[len(values) :]
+    position = {id(variable): i for i, variable in enumerate(variables)}
+    for (variable, _), gradient in zip(scope.replaced, more, strict=True):
+        i = position[id(variable)]
+        if gradient is not None:
+            gradient = tf.convert_to_tensor(gradient)
+            own[i] = gradient if own[i] is None else tf.convert_to_tensor(own[i]) + gradient
+    return own
 
 
 class Recorder(contextlib.AbstractContextManager["Recorder"]):
-    """Takes down the gradients that an overridden `train_step` hands to the optimizer.
+    """Stands between the code of a model's step and the optimizer and metrics it calls.
+
+    It takes down the gradients that an overridden `train_step` hands to the optimizer. And a
+    `keras.metrics.Mean` that is given one number a batch is a mean over batches: the number of
+    a slice counts for the slice's share of the batch.
 
     It is entered around `strategy.run`, as the replicas, which are threads that take turns,
-    share the optimizer.
+    share the optimizer and the metrics.
     """
 
     def __init__(self, model: keras.Model) -> None:
         self._model = model
         self._active = overrides(model, "train_step")
         self._of_thread = threading.local()
+        update_state = keras.metrics.Mean.update_state
+        self._means = [
+            metric
+            for metric in flat_metrics(model)
+            if isinstance(metric, keras.metrics.Mean) and type(metric).update_state is update_state
+        ]
+        optimizers = [v for v in vars(model).values() if isinstance(v, keras.optimizers.Optimizer)]
+        self._others = [v for v in optimizers if v is not model.optimizer]
 
     def __enter__(self) -> Recorder:
+        for metric in self._means:
+            metric.update_state = functools.partial(self._update_mean, metric)
         if self._active:
             optimizer = self._model.optimizer
             self._scale_loss = optimizer.scale_loss
             optimizer.apply = self._record
             optimizer.scale_loss = self._scale
+            for other in self._others:
+                other.apply = self._refuse
         return self
 
     def __exit__(self, *_: object) -> None:
+        for metric in self._means:
+            del metric.update_state
         if self._active:
             del self._model.optimizer.apply
             del self._model.optimizer.scale_loss
+            for other in self._others:
+                del other.apply
+
+    def start(self, weight: tf.Tensor) -> None:
+        """Begins a replica's step, whose slice is the share `weight` of the batch."""
+        self._of_thread.weight = weight
+        self._of_thread.gradients = None
+        self._of_thread.scaled = False
+
+    def _update_mean(
+        self, metric: keras.metrics.Mean, values: Any, sample_weight: Any = None
+    ) -> None:
+        if sample_weight is None and len(keras.ops.shape(values)) == 0:
+            sample_weight = self._of_thread.weight
+        type(metric).update_state(metric, values, sample_weight=sample_weight)
+
+    def _refuse(self, *_: object, **__: object) -> None:
+        raise ConfigError(
+            f"{type(self._model).__name__}.train_step: uses an optimizer beside the compiled one; "
+            "allowed: the compiled one, once a step; train the parts as models of their own"
+        )
 
     def take(self, variables: Sequence[keras.Variable]) -> tuple[list[Any], tf.Tensor]:
         """The recorded gradients of `variables`, and what they are scaled by already.
@@ -467,15 +575,18 @@ def _times(gradient: Any, factor: tf.Tensor) -> Any:
 
 
 def _weighted(y_pred: Any, sample_weight: Any, factor: Any) -> Any:
-    """Sample weights times a factor for each output (a scalar, or a structure like y_pred's)."""
+    """Sample weights times a factor for each output (a tensor, or a structure like y_pred's)."""
 
-    def one(target: Any, given: Any, scale: tf.Tensor) -> tf.Tensor:
+    def one(given: Any, scale: tf.Tensor) -> tf.Tensor:
         if given is None:
-            return tf.ones(tf.shape(target)[:1], scale.dtype) * scale
-        return tf.cast(given, scale.dtype) * scale
+            return scale
+        given = tf.cast(given, scale.dtype)
+        while given.shape.rank < scale.shape.rank:
+            given = given[..., tf.newaxis]
+        return given * scale[(..., *[tf.newaxis] * (given.shape.rank - scale.shape.rank))]
 
     if not isinstance(y_pred, (dict, list, tuple)):
-        return one(y_pred, sample_weight, factor)
+        return one(sample_weight, factor)
     if isinstance(sample_weight, (dict, list, tuple)):
-        return tf.nest.map_structure(one, y_pred, sample_weight, factor)
-    return tf.nest.map_structure(lambda p, f: one(p, sample_weight, f), y_pred, factor)
+        return tf.nest.map_structure(one, sample_weight, factor)
+    return tf.nest.map_structure(lambda f: one(sample_weight, f), factor)

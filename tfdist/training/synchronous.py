@@ -29,7 +29,6 @@ class SynchronousLoop:
         model: A built and compiled model.
         strategy: The strategy it was made under.
         share: The replicas of this process.
-        stand_in: A batch of one row, for a replica whose slice of a batch is empty.
         whole: Whether the elements' row count is that of the global batch.
         nominal_batch: The usual number of rows of a global batch.
         accumulate_steps: Batches a weight update.
@@ -44,7 +43,6 @@ class SynchronousLoop:
         model: keras.Model,
         strategy: tf.distribute.Strategy,
         share: Share,
-        stand_in: Any,
         *,
         whole: bool,
         nominal_batch: int,
@@ -59,13 +57,16 @@ class SynchronousLoop:
         self._fed_path = fed_path
         self.strategy = strategy
         self._share = share
-        self._stand_in = stand_in
+        self._stand_ins: dict[str, Any] = {}
         self._whole = whole
         self._nominal = max(1, nominal_batch)
         self._accumulate_steps = accumulate_steps
         self._wire_dtype = wire_dtype
         self._bytes_per_pack = bytes_per_pack
-        self._together = share.replicas > 1 and not metrics_module.add_up(model)
+        self._alone = share.replicas == 1
+        self._together = not self._alone and not metrics_module.add_up(model)
+        if self._together:
+            metrics_module.check_gathering(model, strategy)
         self._step = ReplicaStep(model, gather_metrics=self._together)
         self._sums = share.replicas > 1 and loss_reductions(model) == {"sum"}
         self._scaler = LossScaler(model.optimizer)
@@ -88,6 +89,10 @@ class SynchronousLoop:
         self._test_many = compiled(self._test_elements)
         self._predict_one = compiled(self._predict_element)
         self._apply_pending = compiled(self._apply_accumulated)
+
+    def take_sample(self, data: Any) -> None:
+        """Keeps a row of data, for a replica whose slice of a batch of its kind is empty."""
+        self._stand_ins[_kind(data)] = rows_between(data, 0, 1)
 
     def reset_metrics(self) -> None:
         """Starts the metrics from nothing."""
@@ -172,7 +177,8 @@ class SynchronousLoop:
         tf.cond(self._pending >= self._accumulate_steps, self._apply_accumulated, lambda: None)
 
     def _test_element(self, element: Any) -> None:
-        grown, logs = self.strategy.run(self._test_replica, args=(element,))
+        with self._step.recorder:
+            grown, logs = self.strategy.run(self._test_replica, args=(element,))
         self._record(grown, logs)
 
     def _predict_element(self, element: Any) -> Any:
@@ -183,7 +189,7 @@ class SynchronousLoop:
 
     def _record(self, grown: Any, logs: dict[str, Any]) -> None:
         values = [_local(value, self.strategy) for value in grown]
-        if self._together:
+        if self._together or self._alone:
             self.totals.assign(values)
         else:
             self.totals.add(values)
@@ -235,7 +241,7 @@ class SynchronousLoop:
             data = rows_between(data, begin, end)
         count = rows_of(data)
         if self._share.replicas > 1:
-            own, stand_in = data, self._stand_in
+            own, stand_in = data, self._stand_ins[_kind(data)]
             data = tf.cond(count > 0, lambda: own, lambda: stand_in)
         batch = rows if self._whole and not self._accumulators else self._nominal
         if self._share.replicas == 1 and not self._accumulators:
@@ -250,6 +256,7 @@ class SynchronousLoop:
             count=count,
             loss_scale=self._scaler.value(),
             sample_factor=self._sample_factor(count),
+            totals=self._totals_so_far(),
         )
         whole = self._whole and not self._accumulators
         metrics, state, logs, rows = self._reduce_small(output, weight, count, whole)
@@ -268,7 +275,11 @@ class SynchronousLoop:
     def _test_replica(self, element: Any) -> Any:
         data, count, weight = self._slice(element)
         output = self._step.test(
-            data, weight=weight, count=count, sample_factor=self._sample_factor(count)
+            data,
+            weight=weight,
+            count=count,
+            sample_factor=self._sample_factor(count),
+            totals=self._totals_so_far(),
         )
         metrics, _, logs, _ = self._reduce_small(output, weight, count, self._whole)
         return metrics, logs
@@ -352,33 +363,44 @@ class SynchronousLoop:
                 )
         return grown, state, output.logs, rows
 
+    def _totals_so_far(self) -> list[tf.Tensor] | None:
+        """What the metrics go on from in a step, where one replica sees all of the data."""
+        if not self._alone:
+            return None
+        return [total.read_value() for total in self.totals.variables]
+
     def _sample_factor(self, count: tf.Tensor) -> Callable[[Any], Any] | None:
         """Makes losses that are no plain mean over examples add up: see `ReplicaStep.train`."""
-        if self._share.replicas == 1:
+        if self._alone:
             return None
+        real = tf.distribute.get_replica_context()
+        own = tf.cast(count, tf.float32)
+
+        def reduced(*values: tf.Tensor) -> list[tf.Tensor]:
+            with real:
+                return reduce_small(values)
+
+        def of_output(output: Any) -> tf.Tensor:
+            """A weight for each row, or for each of the mask's places."""
+            mask = getattr(output, "_keras_mask", None)
+            like = tf.ones(tf.shape(output)[:1] if mask is None else tf.shape(mask))
+            if self._sums:
+                (rows,) = reduced(own)
+                return like * tf.math.divide_no_nan(rows, own)
+            if mask is None:
+                return like
+            valid = tf.where(count > 0, tf.reduce_sum(tf.cast(mask, tf.float32)), 0.0)
+            rows, all_valid = reduced(own, valid)
+            share = tf.math.divide_no_nan(valid, all_valid)
+            return like * share * tf.math.divide_no_nan(rows, own)
 
         def factor(y_pred: Any) -> Any:
-            def one(output: Any) -> tf.Tensor:
-                mask = getattr(output, "_keras_mask", None)
-                own = tf.cast(count, tf.float32)
-                if self._sums:
-                    (rows,) = reduce_small([own])
-                    return tf.math.divide_no_nan(rows, own)
-                if mask is None:
-                    return tf.constant(1.0)
-                valid = tf.where(count > 0, tf.reduce_sum(tf.cast(mask, tf.float32)), 0.0)
-                rows, all_valid = reduce_small([own, valid])
-                return tf.math.divide_no_nan(valid, all_valid) * tf.math.divide_no_nan(rows, own)
-
-            return tf.nest.map_structure(one, y_pred)
-
-        def needed(y_pred: Any) -> Any:
             masks = [getattr(o, "_keras_mask", None) for o in tf.nest.flatten(y_pred)]
             if not self._sums and all(mask is None for mask in masks):
                 return None
-            return factor(y_pred)
+            return tf.nest.map_structure(of_output, y_pred)
 
-        return needed
+        return factor
 
     def _make_accumulators(self) -> list[list[tf.Variable]]:
         """A sum of gradients for each replica of this process, on that replica's device."""
@@ -440,6 +462,15 @@ class _Attribute:
 
     def __exit__(self, *_: object) -> None:
         setattr(self._thing, self._name, self._old)
+
+
+def _kind(data: Any) -> str:
+    """The structure of a batch, with types and ranks."""
+
+    def of_leaf(leaf: Any) -> str:
+        return "" if leaf is None else f"{leaf.dtype.name} {leaf.shape.rank}"
+
+    return repr(tf.nest.map_structure(of_leaf, data))
 
 
 def _first_rows(outputs: Any, count: tf.Tensor) -> Any:

@@ -166,9 +166,7 @@ def evaluate_sizes(setting: Setting) -> Recipe:
     def sizes(runner: Any) -> dict[str, Any]:
         found = {}
         for rows in (1, 2, 13, 14):
-            found[str(rows)] = runner.evaluate(
-                inputs(rows), labels(rows), batch_size=5, verbose=0
-            )
+            found[str(rows)] = runner.evaluate(inputs(rows), labels(rows), batch_size=5, verbose=0)
         found["steps"] = runner.evaluate(batches(inputs(), labels()).repeat(), steps=4, verbose=0)
         return found
 

@@ -75,9 +75,7 @@ def limited(setting: Setting) -> Recipe:
 
 
 # Keras' own counter runs ahead there: it counts the step in which the data ends.
-@feature(
-    "Dataset of unknown size", GROUP, only=("history", "weight", "evaluate", "predict")
-)
+@feature("Dataset of unknown size", GROUP, only=("history", "weight", "evaluate", "predict"))
 def unknown_size(setting: Setting) -> Recipe:
     data = batches(inputs(), labels()).filter(lambda x, y: True)
     recipe = classify(_classifier())

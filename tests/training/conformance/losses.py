@@ -52,9 +52,7 @@ def sample_weight(setting: Setting) -> Recipe:
 
 
 def _binary() -> tuple[keras.Model, np.ndarray, np.ndarray]:
-    model = keras.Sequential(
-        [keras.Input((WIDTH,)), keras.layers.Dense(1, activation="sigmoid")]
-    )
+    model = keras.Sequential([keras.Input((WIDTH,)), keras.layers.Dense(1, activation="sigmoid")])
     return model, inputs(), (labels(classes=2))[:, None].astype("float32")
 
 
@@ -135,7 +133,7 @@ class Largest(keras.Metric):
         self.value.assign(tf.maximum(self.value, tf.reduce_max(y_pred)))
 
     def result(self) -> Any:
-        return self.value
+        return tf.convert_to_tensor(self.value)  # not the variable: logs would change later
 
 
 def spread(y_true: Any, y_pred: Any) -> Any:
@@ -178,9 +176,13 @@ def own_loss(setting: Setting) -> Recipe:
     return _fit(model, inputs(), targets(width=2))
 
 
-@feature('Loss with reduction "mean_with_sample_weight"', GROUP, refused=dict.fromkeys(
-    ("mirrored", "multi_worker_mirrored", "central_storage"), "loss.reduction"
-))
+@feature(
+    'Loss with reduction "mean_with_sample_weight"',
+    GROUP,
+    refused=dict.fromkeys(
+        ("mirrored", "multi_worker_mirrored", "central_storage"), "loss.reduction"
+    ),
+)
 def mean_with_sample_weight(setting: Setting) -> Recipe:
     model = classifier()
     model.compile(sgd(), crossentropy(reduction="mean_with_sample_weight"))

@@ -72,7 +72,9 @@ _SIMPLE: dict[str, tuple[str, Any]] = {
     ),
     "schedule": (
         "Learning-rate schedule",
-        lambda: sgd(keras.optimizers.schedules.CosineDecay(0.0, 8, warmup_target=0.1, warmup_steps=3)),
+        lambda: sgd(
+            keras.optimizers.schedules.CosineDecay(0.0, 8, warmup_target=0.1, warmup_steps=3)
+        ),
     ),
     "loss_scale_factor": ("loss_scale_factor", lambda: sgd(loss_scale_factor=64.0)),
 }

@@ -30,7 +30,5 @@ def plan(cells: Iterable[tuple[str, str]]) -> dict[tuple[str, str], list[str]]:
         wanted["tfdist", strategy].add(name)
         wanted[reference(FEATURES[name], strategy)].add(name)
     return {
-        key: [name for name in FEATURES if name in names]
-        for key, names in wanted.items()
-        if names
+        key: [name for name in FEATURES if name in names] for key, names in wanted.items() if names
     }
