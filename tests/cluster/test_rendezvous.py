@@ -4,7 +4,8 @@ import concurrent.futures
 import contextlib
 import socket
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -227,6 +228,126 @@ def test_strangers_neither_start_nor_stop_nor_crash_it() -> None:
         for stranger in held:
             stranger.close()
         first.join()
+
+
+class Impostor:
+    """Speaks for worker/`index` as a test says, to the real task worker/`other`."""
+
+    def __init__(self, jobs: dict[str, list[str]], index: int, other: int) -> None:
+        self.name = f"worker/{index}"
+        self._address = ("127.0.0.1", ports_of(jobs)[other])
+        self.listener = socket.create_server(("127.0.0.1", ports_of(jobs)[index]))
+        self.listener.settimeout(SOON)
+        # A task says its hash to whoever asks; a stranger's own is another one.
+        self.hash = "f" * 64
+        with self.call("hello") as (_, hello):
+            self.hash = hello.hash
+
+    @contextlib.contextmanager
+    def call(
+        self, kind: str, digest: str = "", faults: tuple[tuple[str, str], ...] = ()
+    ) -> Iterator[tuple[socket.socket, Hello]]:
+        """Calls the real task; gives the connection and what it answers."""
+        while True:
+            with contextlib.suppress(OSError):  # It takes a moment until it listens.
+                connection = socket.create_connection(self._address, timeout=SOON)
+                break
+        with connection:
+            connection.sendall(self.hello(kind, digest, faults))
+            answer = decode(read_line(connection), FAULTS)
+            assert answer is not None
+            yield connection, answer
+
+    def hello(self, kind: str, digest: str = "", faults: tuple[tuple[str, str], ...] = ()) -> bytes:
+        return Hello(kind, digest or self.hash, self.name, "0123456789abcdef", faults).encode()
+
+    def answer_questions(self) -> None:
+        """Answers all who ask who it is, until the listener is closed."""
+        with contextlib.suppress(OSError):
+            while True:
+                caller, _ = self.listener.accept()
+                with caller, contextlib.suppress(OSError):
+                    read_line(caller)
+                    caller.sendall(self.hello("hello"))
+
+
+FAULTS = ("foreign", "duplicate", "misplaced", "taken")
+
+
+def read_line(connection: socket.socket) -> bytes:
+    data = b""
+    while not data.endswith(b"\n") and (more := connection.recv(1)):
+        data += more
+    return data
+
+
+def in_background(work: Callable[[], None]) -> threading.Thread:
+    thread = threading.Thread(target=work)
+    thread.start()
+    return thread
+
+
+@pytest.mark.parametrize(("says_go", "ended"), [(True, type(None)), (False, PeerError)])
+def test_who_has_promised_waits_a_little_beyond_its_deadline(says_go: bool, ended: type) -> None:
+    """The leader's "go", given in time, may arrive when the deadline is over."""
+    jobs = spec(2)
+    results: list[TfdistError | None] = []
+    timeout = 3.0
+    began = time.monotonic()
+    follower = in_background(lambda: results.extend(meet(tasks(jobs, 1), timeout)))
+    leader = Impostor(jobs, 0, other=1)
+    prepared = False
+    with leader.listener:
+        while not prepared:
+            caller, _ = leader.listener.accept()
+            hello = decode(read_line(caller), FAULTS)
+            assert hello is not None
+            caller.sendall(leader.hello("hello"))
+            if hello.kind != "ready":
+                caller.close()
+                continue
+            caller.sendall(b"prepare 1\n")
+            prepared = read_line(caller) == b"prepared 1\n"
+        with caller:
+            assert time.monotonic() - began < timeout, "too slow to try this"
+            time.sleep(began + timeout + 0.45 - time.monotonic())
+            with contextlib.suppress(OSError):
+                if says_go:
+                    caller.sendall(b"go\n")
+            follower.join(SOON)
+    assert [type(result) for result in results] == [ended]
+    assert time.monotonic() - began < timeout + 2.0
+
+
+def test_the_leader_does_not_count_a_caller_of_another_cluster() -> None:
+    jobs = spec(2)
+    results: list[TfdistError | None] = []
+    leader = in_background(lambda: results.extend(meet(tasks(jobs, 0), LATE)))
+    member = Impostor(jobs, 1, other=0)
+    with member.listener:
+        answering = in_background(member.answer_questions)
+        with member.call("ready", digest="e" * 64) as (connection, _):
+            assert read_line(connection) == b"", "it was told to prepare"
+        leader.join(SOON)
+        member.listener.shutdown(socket.SHUT_RDWR)
+    answering.join()
+    assert isinstance(results[0], PeerError)
+    assert "all are there, but the start was not agreed in time" in str(results[0])
+
+
+def test_what_a_caller_of_another_cluster_sees_is_not_believed() -> None:
+    jobs = spec(2)
+    results: list[TfdistError | None] = []
+    first = in_background(lambda: results.extend(meet(tasks(jobs, 0), SOON)))
+    stranger = Impostor(jobs, 1, other=0)
+    stranger.listener.close()
+    with stranger.call("hello", digest="e" * 64, faults=(("taken", "worker/0"),)):
+        pass
+    with stranger.call("hello") as (_, answer):  # What worker/0 says that it sees.
+        assert answer.faults == ()
+    assert meet(tasks(jobs, 1), SOON) == [None]
+    first.join(SOON)
+    assert results == [None]
 
 
 def test_nobody_leaves_while_another_gives_up() -> None:
