@@ -161,3 +161,18 @@ def test_what_cannot_be_read_is_one_line(digits, make, message):
     with pytest.raises(ConfigError, match=message) as raised:
         make(digits())
     assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("first", [0, 1, 3, 99])
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("kind", ["indexed", "stream", "synthetic"])
+def test_an_epoch_from_its_middle_is_the_rest_of_it(digits, kind, workers, first):
+    if kind == "synthetic":
+        train = load("synthetic").train(200)
+    else:
+        train = digits().train(500, cache=kind == "indexed")
+    for index in range(workers):
+        whole = batches(train(context(workers, index), 2))
+        rest = train(context(workers, index), 2, first_batch=first)
+        assert int(rest.cardinality()) == len(whole[first:])
+        assert census(batches(rest)) == census(whole[first:])

@@ -43,7 +43,7 @@ class SyntheticPipeline(Pipeline):
         )
         self.num_classes = num_classes
 
-    def _epoch(self, shard: Shard, epoch: int) -> tf.data.Dataset:
+    def _epoch(self, shard: Shard, epoch: int, first: int) -> tf.data.Dataset:
         del epoch  # every epoch is alike
         positions = shard.positions() % self.global_batch
         images, labels = self._examples(positions[: shard.batch])
@@ -51,7 +51,7 @@ class SyntheticPipeline(Pipeline):
         if shard.last_batch:
             last = self._examples(positions[shard.full_batches * shard.batch :])
             dataset = dataset.concatenate(tf.data.Dataset.from_tensors(last))
-        return dataset
+        return dataset.skip(first)
 
     def _examples(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         random = np.random.RandomState(seeds.derive(self.seed, 0, seeds.SYNTHETIC))
