@@ -13,9 +13,9 @@ import pytest
 
 from tests.training.conformance.cell import read_cell
 from tests.training.conformance.compare import differences
+from tests.training.conformance.features import FEATURES
 from tests.training.conformance.plan import reference
 from tests.training.conformance.setting import STRATEGIES
-from tests.training.conformance.features import FEATURES
 
 CLUSTERS = ("multi_worker_mirrored", "parameter_server")
 PLACES = [

@@ -27,6 +27,12 @@ def check(model: keras.Model, strategy: tf.distribute.Strategy) -> None:
             f"is given, which adds up unreduced gradients under {name}; use "
             "Trainer(model, accumulate_steps=...) instead"
         )
+    decay = type(optimizer)._apply_weight_decay
+    if optimizer.weight_decay and decay is not keras.optimizers.Optimizer._apply_weight_decay:
+        raise ConfigError(
+            f"optimizer.weight_decay: {type(optimizer).__name__} applies it to the weights in its "
+            f"own way, which {name} cannot follow; use weight_decay=None, or AdamW"
+        )
     replicas = strategy.num_replicas_in_sync
     if replicas > 1 and model.jit_compile is True:
         raise ConfigError(
@@ -44,10 +50,10 @@ def check(model: keras.Model, strategy: tf.distribute.Strategy) -> None:
             f"loss.reduction: some losses have 'sum' and some a mean, which {name} cannot add up; "
             "use one reduction for all"
         )
-    for variable in model.variables:
+    for variable in (*model.variables, *optimizer.variables):
         if variable.value is not None and not _made_in(variable, strategy):
             raise ConfigError(
-                f"Trainer(model): the model was not made under {name}; build and compile it "
+                f"Trainer(model): {variable.path} was not made under {name}; build and compile the model "
                 "inside 'with strategy.scope():'"
             )
 

@@ -88,6 +88,7 @@ class Feed:
         sample: Gives a dataset whose first element `sample` takes, if not the data itself.
         pass_over: Does to the data what reading it for a number of epochs does, where the order
             of an epoch depends on how often it was read before.
+        end_epoch: Called after each epoch.
 
     Attributes:
         rows: Rows of the first element, once `sample` was called: the global batch if `whole`.
@@ -102,10 +103,12 @@ class Feed:
         steps: int | None = None,
         sample: Callable[[], tf.data.Dataset] | None = None,
         pass_over: Callable[[int], None] = lambda epochs: None,
+        end_epoch: Callable[[], None] = lambda: None,
     ) -> None:
         self._make = make
         self._make_sample = sample or (lambda: make(0, 0))
         self._pass_over = pass_over
+        self.end_epoch = end_epoch
         self.rows = 0
         self.whole = whole
         self.share = share
@@ -308,10 +311,12 @@ def make_feed(
     arrays = False
     peek: Callable[[], tf.data.Dataset] | None = None
     pass_over: Callable[[int], None] = lambda epochs: None  # noqa: E731
+    end_epoch: Callable[[], None] = lambda: None  # noqa: E731
     if isinstance(x, tf.data.Dataset):
         make, pass_over = _of_dataset(x)
     elif isinstance(x, keras.utils.PyDataset):
         make, pass_over = _of_py_dataset(x)
+        end_epoch = x.on_epoch_end
     elif callable(x) and not hasattr(x, "__array__"):
         return _of_function(x, share, class_weight, steps)
     elif inspect.isgenerator(x) or (isinstance(x, Iterator) and not hasattr(x, "__array__")):
@@ -341,7 +346,15 @@ def make_feed(
         batches = _with_class_weight(peek() if peek is not None else make(0, 0), class_weight)
         return batches.map(lambda *e: _own_part(_element(e), Share()))
 
-    return Feed(of_epoch, whole=True, share=share, steps=steps, sample=sample, pass_over=pass_over)
+    return Feed(
+        of_epoch,
+        whole=True,
+        share=share,
+        steps=steps,
+        sample=sample,
+        pass_over=pass_over,
+        end_epoch=end_epoch,
+    )
 
 
 def _own_part(data: Any, share: Share) -> tuple[Any, tf.Tensor]:
@@ -477,7 +490,6 @@ def _of_py_dataset(
             counter = itertools.count(first_batch)
             for index in counter if length is None else range(first_batch, length):
                 yield _tuples(data[index])
-            data.on_epoch_end()
 
         dataset = tf.data.Dataset.from_generator(batches, output_signature=_signature(first))
         if length is not None:

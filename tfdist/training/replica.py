@@ -77,7 +77,7 @@ class OneReplicaView(tf.distribute.ReplicaContext):
 
         def total(tensors: Sequence[tf.Tensor]) -> Any:
             own = [tf.where(self._count > 0, t, tf.zeros_like(t)) for t in tensors]
-            with self._real:
+            with inside(self._real):
                 return self._real.all_reduce(reduce_op, own, options)
 
         @tf.custom_gradient
@@ -89,7 +89,7 @@ class OneReplicaView(tf.distribute.ReplicaContext):
 
     def merge_call(self, merge_fn: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Calls `merge_fn` in the real strategy's cross-replica context."""
-        with self._real:
+        with inside(self._real):
             return self._real.merge_call(merge_fn, args, kwargs)
 
 
@@ -110,7 +110,7 @@ class ReducedView(tf.distribute.ReplicaContext):
 
     def merge_call(self, merge_fn: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Calls `merge_fn` in the real strategy's cross-replica context."""
-        with self._real:
+        with inside(self._real):
             return self._real.merge_call(merge_fn, args, kwargs)
 
 
@@ -124,6 +124,20 @@ def _default_strategy() -> tf.distribute.Strategy:
 
 
 _DEFAULT_STRATEGY = _default_strategy()
+
+
+@contextlib.contextmanager
+def inside(context: tf.distribute.ReplicaContext) -> Iterator[None]:
+    """Makes a context current that a view stands in for, though it was entered before.
+
+    A replica context keeps what `tf.summary` is to go back to when it is left; entered twice, it
+    would go back to itself, and summaries would be looked for in a graph that is gone.
+    """
+    name = "_summary_recording_distribution_strategy"
+    kept = getattr(context, name, None)
+    with context:
+        yield
+    setattr(context, name, kept)
 
 
 def overrides(model: keras.Model, method: str) -> bool:
@@ -385,7 +399,8 @@ class _Scope(keras.StatelessScope):
         trainable: Iterable[tuple[keras.Variable, Any]],
         tape: tf.GradientTape | None,
     ) -> None:
-        super().__init__(state_mapping=mapping)
+        # Without collecting, the losses that layers add would be dropped.
+        super().__init__(state_mapping=mapping, collect_losses=True)
         self._trainable: set[int] = set()
         self._tape = tape
         self.replaced: list[tuple[keras.Variable, tf.Tensor]] = []

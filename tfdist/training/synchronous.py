@@ -19,7 +19,7 @@ from tfdist.training.feed import Epoch, Share, rows_between, rows_of
 from tfdist.training.loss_scale import LossScaler, divide
 from tfdist.training.preemption import StopFlag
 from tfdist.training.reduction import gather, reduce_gradients, reduce_small
-from tfdist.training.replica import ReducedView, ReplicaStep
+from tfdist.training.replica import ReducedView, ReplicaStep, inside
 
 
 class SynchronousLoop:
@@ -377,7 +377,7 @@ class SynchronousLoop:
         own = tf.cast(count, tf.float32)
 
         def reduced(*values: tf.Tensor) -> list[tf.Tensor]:
-            with real:
+            with inside(real):
                 return reduce_small(values)
 
         def of_output(output: Any) -> tf.Tensor:

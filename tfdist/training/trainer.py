@@ -237,6 +237,7 @@ class Trainer:
                 every.on_epoch_begin(number)
                 self._run_steps(epoch_data, loop.train, every, "train", first, course)
                 loop.finish_epoch()
+                feed.end_epoch()
                 epoch_data = None
                 course.trained()
                 loop.totals.publish()
@@ -416,6 +417,7 @@ class Trainer:
         epoch = feed.epoch(0, self.place.exchange)
         self._run_steps(epoch, loop.test, every, "test", course=course)
         loop.finish_epoch()
+        feed.end_epoch()
         loop.totals.publish()
         logs = _plain(loop.logs())
         every.on_test_end(logs)

@@ -199,7 +199,7 @@ def predict_sizes(setting: Setting) -> Recipe:
 )
 def files(setting: Setting) -> Recipe:
     model = classifier(setting.normalization(momentum=0.5))
-    model.compile(keras.optimizers.Adam(0.02), crossentropy(), metrics=["accuracy"])
+    model.compile(sgd(), crossentropy(), metrics=["accuracy"])
     recipe = classify(model, rows=14)
     recipe.evaluate = None
 

@@ -27,7 +27,7 @@ def run_cell(feature: Feature, setting: Setting, strategy: tf.distribute.Strateg
     error = None
     try:
         _run(feature, setting, strategy, values)
-    except Exception as caught:  # noqa: BLE001 - whatever it is, it is the result
+    except Exception as caught:
         error = {
             "type": type(caught).__name__,
             "message": str(caught),

@@ -102,7 +102,7 @@ def metrics_classes(setting: Setting) -> Recipe:
     return _fit(model, inputs(), np.eye(CLASSES, dtype="float32")[labels()])
 
 
-@feature("Metrics: regression (RMSE, R2, cosine similarity, correlations)", GROUP)
+@feature("Metrics: regression (RMSE, R2, cosine similarity, correlations)", GROUP, one_device=1e-7)
 def metrics_regression(setting: Setting) -> Recipe:
     model = keras.Sequential([keras.Input((WIDTH,)), keras.layers.Dense(2)])
     model.compile(

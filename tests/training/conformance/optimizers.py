@@ -9,6 +9,8 @@ import numpy as np
 
 from tests.training.conformance.setting import (
     BATCH,
+    STRATEGIES,
+    TWO_REPLICAS,
     WIDTH,
     Recipe,
     Setting,
@@ -56,7 +58,10 @@ _SIMPLE: dict[str, tuple[str, Any]] = {
     "nadam": ("Nadam", lambda: keras.optimizers.Nadam(0.02)),
     "adagrad": ("Adagrad", lambda: keras.optimizers.Adagrad(0.1)),
     "ftrl": ("Ftrl", lambda: keras.optimizers.Ftrl(0.1, l1_regularization_strength=0.01)),
-    "muon": ("Muon", lambda: keras.optimizers.Muon(0.02)),
+    "muon": (
+        "Muon, without its weight decay",
+        lambda: keras.optimizers.Muon(0.02, weight_decay=None),
+    ),
     "global_clipnorm": (
         "global_clipnorm, of the reduced gradient",
         lambda: sgd(global_clipnorm=0.1),
@@ -157,3 +162,28 @@ def mixed_float16(setting: Setting) -> Recipe:
     }
     recipe.evaluate = recipe.predict = None
     return recipe
+
+
+@feature(
+    "Muon with weight decay",
+    GROUP,
+    refused=dict.fromkeys(STRATEGIES, "weight_decay"),
+)
+def muon_decay(setting: Setting) -> Recipe:
+    return _regress(keras.optimizers.Muon(0.02))
+
+
+@feature("jit_compile=True", GROUP, refused=dict.fromkeys(TWO_REPLICAS, "jit_compile"))
+def jit_compile(setting: Setting) -> Recipe:
+    model = classifier()
+    model.compile(sgd(), crossentropy(), jit_compile=True)
+    return Recipe(model, fit={"x": batches(inputs(14), labels(14)), "epochs": 1})
+
+
+@feature(
+    "gradient_accumulation_steps of the optimizer",
+    GROUP,
+    refused=dict.fromkeys(STRATEGIES, "accumulate_steps"),
+)
+def gradient_accumulation(setting: Setting) -> Recipe:
+    return _regress(keras.optimizers.SGD(0.05, gradient_accumulation_steps=2))
