@@ -53,6 +53,11 @@ class Sign:
         """Whether its main thread is known to be elsewhere than in TensorFlow."""
         return self.at is not None and "/tensorflow/" not in self.at[0].replace(os.sep, "/")
 
+    @property
+    def reading(self) -> bool:
+        """Whether its main thread is known to wait for input."""
+        return self.at is not None and self.at[2].startswith("iterator_get_next")
+
     def patience(self, limit: float) -> float:
         """For how many seconds it may show nothing new."""
         if self.phase in _UNTIMED:
@@ -84,10 +89,11 @@ def culprit(signs: Sequence[Sign]) -> Sign:
     if stopped:
         return max(stopped, key=lambda sign: sign.stopped)
     timed = [sign for sign in signs if sign.phase not in _UNTIMED]
-    # TensorFlow is where tasks wait for each other; who is elsewhere keeps them waiting.
-    outside = [sign for sign in timed if sign.outside]
-    if outside and len(outside) < len(timed):
-        return max(outside, key=lambda sign: sign.idle)
+    # TensorFlow's collectives are where tasks wait for each other; who is elsewhere keeps
+    # them waiting.
+    elsewhere = [sign for sign in timed if sign.outside or sign.reading]
+    if elsewhere and len(elsewhere) < len(timed):
+        return max(elsewhere, key=lambda sign: sign.idle)
     unfed = [sign for sign in timed if not sign.fed]
     # A collective outside of a step, such as the start of an epoch, also waits for tasks that
     # are not in tfdist's hands: still before training, or after it.
@@ -121,7 +127,9 @@ def describe(sign: Sign, signs: Sequence[Sign]) -> str:
     elif sign.outside:
         assert sign.at is not None
         text += f"; it is in {sign.at[2]} ({os.path.basename(sign.at[0])} line {sign.at[1]})"
-    elif beat is not None and sign.phase in _STEPPING and _is_hungry(beat, others):
+    elif (
+        beat is not None and sign.phase in _STEPPING and (sign.reading or _is_hungry(beat, others))
+    ):
         text += "; it waits for its input"
     if waiting:
         named = ", ".join(waiting[:4]) + (f" and {len(waiting) - 4} more" if waiting[4:] else "")

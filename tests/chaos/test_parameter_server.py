@@ -1,0 +1,109 @@
+"""ParameterServerStrategy: a lost worker is replaced; a lost ps or chief is named and restarted."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.chaos.harness import JOB, Program, Programs, size, wait
+from tfdist.launch.ports import free_ports
+
+pytestmark = [pytest.mark.chaos, pytest.mark.cluster]
+
+NAMED_SECONDS = 15.0
+EVERY = 20  # batches between two checkpoints
+
+
+def steps_done(job: Program, since: int = 0) -> int:
+    """How far the chief has come, as it last said."""
+    found = job.find(r"STEP \d+", since)
+    return int(found[-1].partition("STEP ")[2].split()[0]) if found else 0
+
+
+def test_the_job_outlasts_any_of_its_tasks(programs: Programs, tmp_path: Path) -> None:
+    generator = random.Random("parameter server")
+    victims = [f"worker/{generator.randrange(2)}" for _ in range(size(1, 20))]
+    victims += ["ps/0"] * size(1, 10) + ["chief/0"] * size(1, 10)
+    generator.shuffle(victims)
+    steps, epochs = (200, 2) if len(victims) <= 3 else (400, 20)
+    job = programs.launch(
+        f"--chief 1 --ps 1 --workers 2 --max-restarts {len(victims)} --restart-delay 0.1 --grace 3",
+        ["python", JOB],
+        STEPS=str(steps),
+        EPOCHS=str(epochs),
+        PAUSE="0.02",
+        DIR=str(tmp_path / "checkpoints"),
+        EVERY=str(EVERY),
+    )
+    lost = 0
+    since = 0
+    for victim in victims:
+        job.until(r"STEP", since)
+        reached = steps_done(job, since)
+        # Some steps further, so that the fault comes anywhere between two checkpoints.
+        goal = reached + generator.randint(10, 60)
+        wait(lambda since=since, goal=goal: steps_done(job, since) >= goal, what="steps")
+        chief = job.tasks()["chief/0"].pid
+        here = len(job.lines)
+        killed = job.kill(victim)
+        pattern = rf"^tfdist: {victim} (failed first: )?killed by SIGKILL"
+        named = job.until(pattern, here, NAMED_SECONDS)
+        print(f"{victim}: named after {named.at - killed:.1f} s")
+        assert named.at - killed < NAMED_SECONDS
+        if victim.startswith("worker/"):
+            assert "starting it again" in named
+            before = steps_done(job)
+            wait(lambda before=before: steps_done(job) > before + 20, what="steps without it")
+            wait(lambda victim=victim: victim in job.tasks(), what=f"{victim} again")
+            assert job.tasks()["chief/0"].pid == chief, "the chief was restarted"
+            since = here
+            continue
+        lost += 1
+        stopped_at = steps_done(job)
+        job.until("starting all tasks again", here)
+        since = len(job.lines)
+        resumed = job.until(r"tfdist: resuming from .* step \d+", since)
+        epoch, step = map(int, re.findall(r"epoch (\d+), step (\d+)", resumed)[0])
+        redone = stopped_at - ((epoch - 1) * steps + step)
+        print(f"{victim}: about {max(redone, 0)} steps are done again")
+        assert redone <= EVERY, job.text()
+    assert job.end(600) == 0, job.text()
+    (end,) = job.find(r"END \d+")
+    # Each batch counted once: those that a lost worker had are done again, under its number.
+    assert int(end.partition("END ")[2].split()[0]) == steps * epochs
+    assert len(job.find(r"starting all tasks again")) == lost
+
+
+def test_a_chief_on_its_own_ends_and_names_the_lost_ps(programs: Programs) -> None:
+    """Without the launcher, as under Kubernetes: what counts are the exit codes."""
+    addresses = [f"127.0.0.1:{port}" for port in free_ports(3)]
+    cluster = {"chief": addresses[:1], "worker": addresses[1:2], "ps": addresses[2:]}
+    tasks = {}
+    for role in cluster:
+        config = {"cluster": cluster, "task": {"type": role, "index": 0}}
+        env = {"TF_CONFIG": json.dumps(config), "STEPS": "100000", "PAUSE": "0.02"}
+        tasks[role] = programs.start([_python(), JOB], env)
+    tasks["chief"].until("STEP 31 ")
+    tasks["ps"].process.kill()
+    killed = time.time()
+    assert tasks["chief"].end() == 138, tasks["chief"].text()
+    print(f"chief: ended {time.time() - killed:.1f} s after the ps was killed")
+    assert time.time() - killed < NAMED_SECONDS
+    named = tasks["chief"].find(r"PeerError|tfdist: ")[-1]
+    assert re.search(r"chief/0: ps/0 was lost", named), tasks["chief"].text()
+    # The worker is not told that all is well: it sees that the chief is gone.
+    assert tasks["worker"].end() == 138, tasks["worker"].text()
+    assert tasks["worker"].find(r"chief/0 \(.*\) went away without having finished")
+    assert time.time() - killed < 2 * NAMED_SECONDS
+
+
+def _python() -> str:
+    import sys
+
+    return os.fspath(sys.executable)
