@@ -53,8 +53,8 @@ def check(model: keras.Model, strategy: tf.distribute.Strategy) -> None:
     for variable in (*model.variables, *optimizer.variables):
         if variable.value is not None and not _made_in(variable, strategy):
             raise ConfigError(
-                f"Trainer(model): {variable.path} was not made under {name}; build and compile the model "
-                "inside 'with strategy.scope():'"
+                f"Trainer(model): {variable.path} was not made under {name}; build and compile "
+                "the model inside 'with strategy.scope():'"
             )
 
 

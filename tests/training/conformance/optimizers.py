@@ -173,7 +173,13 @@ def muon_decay(setting: Setting) -> Recipe:
     return _regress(keras.optimizers.Muon(0.02))
 
 
-@feature("jit_compile=True", GROUP, refused=dict.fromkeys(TWO_REPLICAS, "jit_compile"))
+# Plain Keras compiles with XLA there, which rounds otherwise.
+@feature(
+    "jit_compile=True",
+    GROUP,
+    one_device=1e-5,
+    refused=dict.fromkeys(TWO_REPLICAS, "jit_compile"),
+)
 def jit_compile(setting: Setting) -> Recipe:
     model = classifier()
     model.compile(sgd(), crossentropy(), jit_compile=True)
