@@ -9,18 +9,15 @@ import contextlib
 import signal
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
 from tfdist import ending, serving
+from tfdist.cluster import Cluster
 from tfdist.cluster.backstop import backstop
 from tfdist.cluster.meeting import meet, wait_seconds
 from tfdist.errors import ConfigError
 from tfdist.heartbeat import Heart
-
-if TYPE_CHECKING:
-    from tfdist.cluster import Cluster
 
 STRATEGIES = (
     "auto",
@@ -178,15 +175,15 @@ def parameter_server_strategy(cluster: Cluster) -> tf.distribute.Strategy:
     return strategy
 
 
-def choose(cluster: Cluster | None) -> tuple[str, str]:
+def choose(cluster: Cluster) -> tuple[str, str]:
     """Says what `auto` stands for here.
 
     Returns:
         The strategy's name and the reason, a clause.
     """
-    if cluster is not None and cluster.has_ps:
+    if cluster.has_ps:
         return "parameter_server", "the cluster has ps tasks"
-    if cluster is not None and cluster.num_workers > 1:
+    if cluster.num_workers > 1:
         return "multi_worker_mirrored", f"the cluster has {cluster.num_workers} workers"
     found = _devices("auto", None)
     if len(found) > 1:
@@ -206,7 +203,7 @@ def build_strategy(
         name: `auto` or one of one_device, mirrored, multi_worker_mirrored,
             central_storage, parameter_server. `auto` says on the chief's standard
             error what it chose and why.
-        cluster: The cluster this process is a task of; one local task when absent.
+        cluster: The cluster this process is a task of; read from the environment when absent.
         devices: Names of the devices to use, for the strategies of one process.
 
     Raises:
@@ -217,9 +214,11 @@ def build_strategy(
     Heart().write("building")
     if name not in STRATEGIES:
         raise ConfigError(f"strategy: {name!r} is unknown; allowed: {', '.join(STRATEGIES)}")
+    if cluster is None:
+        cluster = Cluster.from_environment()
     if name == "auto":
         name, reason = choose(cluster)
-        if cluster is None or cluster.is_chief:
+        if cluster.is_chief:
             print(f"tfdist: strategy {name}: {reason}", file=sys.stderr, flush=True)
     if name in ("multi_worker_mirrored", "parameter_server"):
         if devices is not None:
@@ -227,7 +226,7 @@ def build_strategy(
                 f"strategy {name}: devices {list(devices)!r} are given, but each process uses "
                 "all it sees; limit them with CUDA_VISIBLE_DEVICES"
             )
-        if cluster is None or cluster.is_local:
+        if cluster.is_local:
             raise ConfigError(
                 f"strategy {name}: no cluster is given; set TF_CONFIG, start the command with "
                 "'tfdist launch', or use one_device or mirrored"
@@ -235,7 +234,7 @@ def build_strategy(
         if name == "parameter_server":
             return parameter_server_strategy(cluster)
         return multi_worker_mirrored_strategy(cluster)
-    if cluster is not None and (cluster.num_workers > 1 or cluster.has_ps):
+    if cluster.num_workers > 1 or cluster.has_ps:
         raise ConfigError(
             f"strategy {name}: it runs in one process, but the cluster has "
             f"{len(cluster.tasks)} tasks, which would each train alone; use "

@@ -58,7 +58,7 @@ def test_auto_says_what_it_chose_and_why(devices, capsys):
 def test_auto_goes_by_the_cluster(devices, jobs, task, chosen):
     from tfdist.strategy import choose
 
-    assert choose(None if jobs is None else cluster(jobs, task))[0] == chosen
+    assert choose(tfdist.Cluster.local() if jobs is None else cluster(jobs, task))[0] == chosen
 
 
 @pytest.mark.parametrize(
@@ -100,6 +100,13 @@ def test_wrong_devices_are_refused(devices, name, given, says):
     with pytest.raises(ConfigError, match="strategy " + name) as error:
         tfdist.build_strategy(name, devices=given)
     assert says in str(error.value)
+
+
+def test_the_cluster_is_read_from_the_environment(devices, monkeypatch):
+    config = cluster(TWO_WORKERS).to_tf_config()
+    monkeypatch.setenv("TF_CONFIG", config)
+    with pytest.raises(ConfigError, match="would each train alone"):
+        tfdist.build_strategy("mirrored")
 
 
 def test_an_evaluator_takes_no_part(devices):

@@ -18,6 +18,7 @@ import tempfile
 import numpy as np
 
 from tfdist.errors import ConfigError, TfdistError
+from tfdist.quiet import start_tensorflow
 
 _TIMEOUT = 1800.0
 
@@ -108,8 +109,8 @@ def plot(losses: dict[str, list[float]], path: pathlib.Path) -> None:
     above.set_ylabel("loss of the step")
     above.set_title("ResNet50: one device, two replicas, two workers")
     above.legend(fontsize=8)
-    for name, values in differences(losses).items():
-        below.semilogy(steps, np.maximum(values, 1e-9), ".-", label=name)
+    for name, apart in differences(losses).items():
+        below.semilogy(steps, np.maximum(apart, 1e-9), ".-", label=name)
     below.axhline(2.0**-23, color="grey", linewidth=0.8, linestyle=":", label="float32 epsilon")
     below.set_ylabel("relative difference")
     below.set_xlabel("step")
@@ -120,6 +121,7 @@ def plot(losses: dict[str, list[float]], path: pathlib.Path) -> None:
 
 def train(way: Way, steps: int, global_batch: int, seed: int = 0) -> list[float]:
     """Trains in one way, in this process; every worker calls it."""
+    start_tensorflow()
     import keras
     import tensorflow as tf
 
