@@ -61,3 +61,32 @@ def read(runs, key, feature, worker=0):
         return read_cell(runs.folder(*key, worker) / feature)
     except FileNotFoundError:
         pytest.fail(f"{feature} did not finish\n{runs.report(*key)}")
+
+
+@pytest.mark.parametrize("feature", ["files"])
+@pytest.mark.parametrize("strategy", PLACES)
+def test_files_load_in_a_plain_process(runs, feature, strategy):
+    import keras
+    import tensorflow as tf
+
+    from tests.training.conformance.setting import CLASSES, WIDTH, inputs
+
+    values, _ = read(runs, ("tfdist", strategy), feature)
+    folder = runs.folder("tfdist", strategy) / feature
+    x = inputs(17, seed=5)
+    expected = pytest.approx(values["predict/0"], abs=1e-5)
+    saved = keras.models.load_model(folder / "model.keras")
+    assert saved.predict(x, verbose=0) == expected
+    assert int(saved.optimizer.iterations) == 4  # two epochs of two batches
+    exported = tf.saved_model.load(str(folder / "exported"))
+    assert exported.serve(x).numpy() == expected
+    again = keras.Sequential(
+        [
+            keras.Input((WIDTH,)),
+            keras.layers.Dense(8, activation="relu"),
+            keras.layers.BatchNormalization(),
+            keras.layers.Dense(CLASSES),
+        ]
+    )
+    again.load_weights(folder / "model.weights.h5")
+    assert again.predict(x, verbose=0) == expected

@@ -7,6 +7,8 @@ from typing import Any
 
 import tensorflow as tf
 
+# What TensorFlow's collectives between processes gather.
+_GATHERED = (tf.float16, tf.float32, tf.float64, tf.int32, tf.int64)
 _SUM = tf.distribute.ReduceOp.SUM
 
 
@@ -85,6 +87,16 @@ def gather(structure: Any) -> Any:
     context = tf.distribute.get_replica_context()
     if context.num_replicas_in_sync == 1:
         return structure
-    return tf.nest.map_structure(
-        lambda value: None if value is None else context.all_gather(value, axis=0), structure
-    )
+
+    def of_leaf(value: tf.Tensor | None) -> tf.Tensor | None:
+        if value is None:
+            return None
+        sent = value if value.dtype in _GATHERED else tf.cast(value, _wider(value.dtype))
+        return tf.cast(context.all_gather(sent, axis=0), value.dtype)
+
+    return tf.nest.map_structure(of_leaf, structure)
+
+
+def _wider(dtype: tf.DType) -> tf.DType:
+    """A type that holds all values of `dtype` and that collectives take."""
+    return tf.float32 if dtype.is_floating else tf.int64

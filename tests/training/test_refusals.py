@@ -1,0 +1,189 @@
+"""What cannot work is refused before the first step, by name, with what to do."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+X = np.ones((8, 3), "float32")
+Y = np.ones((8, 1), "float32")
+
+
+@pytest.fixture
+def mirrored(devices):
+    import tfdist
+
+    return tfdist.mirrored_strategy(devices[:2])
+
+
+def dense():
+    import keras
+
+    return keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+
+
+def refused(model, *named, **fit):
+    import tfdist
+    from tfdist.errors import ConfigError
+
+    before = [w.copy() for w in model.get_weights()]
+    with pytest.raises(ConfigError) as error:
+        tfdist.Trainer(model).fit(**({"x": X, "y": Y, "verbose": 0} | fit))
+    message = str(error.value)
+    assert "\n" not in message
+    for part in named:
+        assert part in message
+    assert all(np.array_equal(a, b) for a, b in zip(before, model.get_weights(), strict=True))
+
+
+def test_model_that_is_not_compiled(mirrored):
+    with mirrored.scope():
+        model = dense()
+    refused(model, "not compiled", "model.compile")
+
+
+def test_model_or_optimizer_made_outside_the_scope(mirrored):
+    import keras
+
+    import tfdist
+    from tfdist.errors import ConfigError
+
+    optimizer = keras.optimizers.SGD(0.1)
+    with mirrored.scope():
+        model = dense()
+        model.compile(optimizer, "mse")
+    with pytest.raises(ConfigError, match=r"inside 'with strategy.scope"):
+        tfdist.Trainer(model).fit(X, Y, verbose=0)
+
+
+def test_two_optimizers(mirrored):
+    import keras
+    import tensorflow as tf
+
+    class Two(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.part = keras.layers.Dense(1)
+            self.second = keras.optimizers.SGD(0.1)
+
+        def call(self, x):
+            return self.part(x)
+
+        def train_step(self, data):
+            x, y = data
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean((self(x) - y) ** 2)
+            variables = self.trainable_variables
+            self.second.apply(tape.gradient(loss, variables), variables)
+            return {"loss": loss}
+
+    with mirrored.scope():
+        model = Two()
+        model(X)
+        model.second.build(model.trainable_variables)
+        model.compile("sgd", "mse")
+    refused(model, "Two.train_step", "optimizer")
+
+
+def test_step_that_never_trains(mirrored):
+    import keras
+
+    class Idle(keras.Sequential):
+        def train_step(self, data):
+            return {"loss": 0.0}
+
+    with mirrored.scope():
+        model = Idle([keras.Input((3,)), keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+    refused(model, "Idle.train_step", "optimizer.apply", "compute_loss")
+
+
+def test_own_step_with_a_metric_that_is_no_sum(mirrored):
+    import keras
+
+    class Largest(keras.Metric):
+        def __init__(self):
+            super().__init__(name="largest")
+            self.value = self.add_variable((), "zeros", name="value")
+
+        def update_state(self, y_true, y_pred, sample_weight=None):
+            self.value.assign(keras.ops.maximum(self.value, keras.ops.max(y_pred)))
+
+        def result(self):
+            return keras.ops.convert_to_tensor(self.value)
+
+    class Own(keras.Sequential):
+        def test_step(self, data):
+            return super().test_step(data)
+
+    with mirrored.scope():
+        model = Own([keras.Input((3,)), keras.layers.Dense(1)])
+        model.compile("sgd", "mse", metrics=[Largest()])
+    refused(model, "largest", "Own.test_step", "MirroredStrategy")
+
+
+def test_mixed_loss_reductions(mirrored):
+    import keras
+
+    with mirrored.scope():
+        one = keras.Input((3,))
+        model = keras.Model(one, [keras.layers.Dense(1)(one), keras.layers.Dense(1)(one)])
+        model.compile("sgd", ["mse", keras.losses.MeanSquaredError("sum")])
+    refused(model, "loss.reduction", "MirroredStrategy", "one reduction", x=X, y=[Y, Y])
+
+
+def test_backup_and_restore(mirrored, tmp_path):
+    import keras
+
+    with mirrored.scope():
+        model = dense()
+        model.compile("sgd", "mse")
+    backup = keras.callbacks.BackupAndRestore(str(tmp_path / "backup"))
+    refused(model, "BackupAndRestore", "checkpoint_dir", callbacks=[backup])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        ({"accumulate_steps": 0}, "accumulate_steps"),
+        ({"steps_per_call": 0}, "steps_per_call"),
+        ({"bytes_per_pack": -1}, "bytes_per_pack"),
+        ({"wire_dtype": "int8"}, "int8"),
+    ],
+)
+def test_trainer_arguments(devices, arguments, named):
+    import tfdist
+    from tfdist.errors import ConfigError
+
+    model = dense()
+    model.compile("sgd", "mse")
+    with pytest.raises(ConfigError, match=named):
+        tfdist.Trainer(model, **arguments)
+
+
+@pytest.mark.parametrize(
+    ("data", "named"),
+    [
+        ({"x": X[:0], "y": Y[:0]}, "no batch"),
+        ({"x": X, "y": Y[:5]}, "5 and 8 rows"),
+        ({"x": X, "y": [1.0, 2.0]}, "row for each"),
+        ({"validation_split": 1.5}, "validation_split"),
+    ],
+)
+def test_data(mirrored, data, named):
+    with mirrored.scope():
+        model = dense()
+        model.compile("sgd", "mse")
+    refused(model, named, **data)
+
+
+def test_endless_data_without_steps(mirrored):
+    import tensorflow as tf
+
+    with mirrored.scope():
+        model = dense()
+        model.compile("sgd", "mse")
+    endless = tf.data.Dataset.from_tensor_slices((X, Y)).batch(4).repeat()
+    refused(model, "steps_per_epoch", x=endless, y=None)
+    refused(model, "batch_size", x=endless, y=None, batch_size=4)
+    refused(model, "beside data", x=endless, y=Y)
