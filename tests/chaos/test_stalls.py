@@ -12,7 +12,7 @@ from tests.chaos.harness import FULL, JOB, SOON, Programs, size
 
 pytestmark = [pytest.mark.chaos, pytest.mark.cluster]
 
-LIMIT = 5.0
+LIMIT = 6.0
 LATE = 2.0
 KINDS = ("stop", "sleep", "deadlock")
 SLOW_SECONDS = 1800 if FULL else 20
@@ -24,7 +24,7 @@ def test_a_stalled_task_is_named_and_a_slow_one_is_not(programs: Programs) -> No
     faults = [kind for kind in KINDS for _ in range(size(1, 10))]
     generator.shuffle(faults)
     victims = [generator.randrange(2) for _ in faults]
-    pause = 0.6 * LIMIT
+    pause = LIMIT / 2
     job = programs.launch(
         f"--workers 2 --stall-timeout {LIMIT} --grace 2 --restart-delay 0.1 "
         f"--max-restarts {len(faults)}",

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 from tfdist.heartbeat import Beat
 
-# Compiling, building and saving take minutes, and show no progress while they do.
+# Building, saving, compiling and the connections that the first step makes take minutes, and
+# show no progress while they do.
 _SLOW_SECONDS = 600.0
 _SLOW = ("building", "tracing", "saving")
 _STEPPING = ("tracing", "training", "evaluating")  # phases whose steps say when they are fed
@@ -62,7 +63,7 @@ class Sign:
         """For how many seconds it may show nothing new."""
         if self.phase in _UNTIMED:
             return float("inf")
-        return limit + (_SLOW_SECONDS if self.phase in _SLOW and not self.fed else 0.0)
+        return limit + (_SLOW_SECONDS if self.phase in _SLOW else 0.0)
 
 
 def overdue(signs: Sequence[Sign], limit: float) -> bool:
