@@ -63,6 +63,11 @@ class Runs:
         return run.report()
 
 
+@pytest.fixture(scope="session", autouse=True)
+def devices_first(devices: list[str]) -> None:
+    """Splits the CPU before any test of this folder starts TensorFlow's runtime."""
+
+
 @pytest.fixture(scope="session")
 def runs(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory

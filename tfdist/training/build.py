@@ -28,11 +28,13 @@ def check(model: keras.Model, strategy: tf.distribute.Strategy) -> None:
             "Trainer(model, accumulate_steps=...) instead"
         )
     decay = type(optimizer)._apply_weight_decay
-    if optimizer.weight_decay and decay is not keras.optimizers.Optimizer._apply_weight_decay:
-        raise ConfigError(
-            f"optimizer.weight_decay: {type(optimizer).__name__} applies it to the weights in its "
-            f"own way, which {name} cannot follow; use weight_decay=None, or AdamW"
-        )
+    if decay is not keras.optimizers.Optimizer._apply_weight_decay:
+        for argument in ("weight_decay", "adam_weight_decay"):  # Muon has both.
+            if getattr(optimizer, argument, None):
+                raise ConfigError(
+                    f"optimizer.{argument}: {type(optimizer).__name__} applies it to the weights "
+                    f"in its own way, which {name} cannot follow; use {argument}=None, or AdamW"
+                )
     replicas = strategy.num_replicas_in_sync
     if replicas > 1 and model.jit_compile is True:
         raise ConfigError(

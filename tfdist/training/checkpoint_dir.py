@@ -36,7 +36,7 @@ class CheckpointDirectory:
         self.path = Path(path)
         self._keep = keep
         self._thread: threading.Thread | None = None
-        self._error: OSError | None = None
+        self._error: Exception | None = None
         self._damaged: set[str] = set()
 
     def prepare(self) -> None:
@@ -136,9 +136,9 @@ class CheckpointDirectory:
             error, self._error = self._error, None
             raise CheckpointError(
                 f"checkpoint_dir: {str(self.path)!r}: a checkpoint could not be written "
-                f"({error.strerror or error}); those before it are untouched; see to the disk and "
-                "start again"
-            )
+                f"({getattr(error, 'strerror', None) or error}); those before it are untouched; "
+                "see to the disk and start again"
+            ) from error
 
     def _write(self, number: int, manifest: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
         try:
@@ -146,16 +146,16 @@ class CheckpointDirectory:
             checkpoint_file.write(path, checkpoint_file.encode(manifest, arrays))
             self._damaged.discard(path.name)
             self._prune(number)
-        except OSError as error:
+        except Exception as error:  # Whatever it is, nobody hears of it in this thread.
             self._error = error
 
     def _prune(self, number: int) -> None:
         """Removes what is older than the last few intact ones."""
         older = [p for p in self._paths() if _number(p) <= number]
         intact = [p for p in older if p.name not in self._damaged]
-        first = _number(intact[-self._keep :][0])
+        kept = {_number(path) for path in intact[-self._keep :]}
         for path in older:
-            if _number(path) < first:
+            if kept and _number(path) < min(kept):
                 with contextlib.suppress(OSError):
                     path.unlink()
 

@@ -548,7 +548,8 @@ def _with_class_weight(
         weights = tf.gather(tf.constant(table), tf.where(known, labels, 0))
         return x, y, tf.where(known, weights, 1.0)
 
-    return dataset.map(add)
+    # AutoGraph would wrap the errors into one of its own.
+    return dataset.map(tf.autograph.experimental.do_not_convert(add))
 
 
 def _cardinality(dataset: tf.data.Dataset) -> int | None:

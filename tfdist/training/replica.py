@@ -24,6 +24,7 @@ import tensorflow as tf
 
 from tfdist.errors import ConfigError
 from tfdist.training.feed import rows_of
+from tfdist.training.reduction import all_reduce
 
 # Replicas draw different dropout masks: this odd multiple of the replica's number is added to
 # the seed, so that no two of up to 2**31 replicas share one.
@@ -78,7 +79,7 @@ class OneReplicaView(tf.distribute.ReplicaContext):
         def total(tensors: Sequence[tf.Tensor]) -> Any:
             own = [tf.where(self._count > 0, t, tf.zeros_like(t)) for t in tensors]
             with inside(self._real):
-                return self._real.all_reduce(reduce_op, own, options)
+                return all_reduce(self._real, reduce_op, own, options)
 
         @tf.custom_gradient
         def reduce(*tensors: tf.Tensor) -> Any:

@@ -60,7 +60,7 @@ _SIMPLE: dict[str, tuple[str, Any]] = {
     "ftrl": ("Ftrl", lambda: keras.optimizers.Ftrl(0.1, l1_regularization_strength=0.01)),
     "muon": (
         "Muon, without its weight decay",
-        lambda: keras.optimizers.Muon(0.02, weight_decay=None),
+        lambda: keras.optimizers.Muon(0.02, weight_decay=None, adam_weight_decay=None),
     ),
     "global_clipnorm": (
         "global_clipnorm, of the reduced gradient",
