@@ -31,8 +31,9 @@ train: $(STAMP)
 test: $(STAMP)
 	$(PYTHON) -m pytest
 
+# The full figures: see docs/chaos.md. Without TFDIST_CHAOS, as in `make test`, a short selection.
 chaos: $(STAMP)
-	$(PYTHON) -m pytest -m chaos
+	TFDIST_CHAOS=full $(PYTHON) -m pytest -m chaos -s --durations=0
 
 lint: $(STAMP)
 	$(PYTHON) -m ruff check .
