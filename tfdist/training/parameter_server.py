@@ -19,6 +19,7 @@ from tfdist.serving import lost_ps, naming_lost_ps
 from tfdist.training import metrics as metrics_module
 from tfdist.training.feed import Epoch, rows_of
 from tfdist.training.loss_scale import LossScaler
+from tfdist.training.moving_average import MovingAverage
 from tfdist.training.replica import ReducedView, ReplicaStep
 
 # Batches under way for each worker: one that it computes on and one that waits.
@@ -49,6 +50,7 @@ class ParameterServerLoop:
             metrics_module.check_gathering(model, strategy)
         self._step = ReplicaStep(model, gather_metrics=self._together)
         self._scaler = LossScaler(model.optimizer)
+        self._ema = MovingAverage(self._scaler.optimizer, self._step.trainable)
         self.totals = metrics_module.MetricTotals(model)
         self._logs: dict[str, float] = {}
         self._captured: list[keras.Variable] = []
@@ -173,9 +175,11 @@ class ParameterServerLoop:
             variable.value.assign(value)
 
         def apply() -> None:
-            captured = self.strategy.run(self._apply_replica, args=(gradients, step))
+            with self._ema.held_back():
+                captured = self.strategy.run(self._apply_replica, args=(gradients, step))
             for variable, value in zip(self._captured, captured, strict=True):
                 variable.value.assign(value)
+            self._ema.update(step + 1)
 
         if self._scaler.dynamic:
             finite = self._scaler.all_finite(gradients)

@@ -78,6 +78,9 @@ class OneReplicaView(tf.distribute.ReplicaContext):
 
         def total(tensors: Sequence[tf.Tensor]) -> Any:
             own = [tf.where(self._count > 0, t, tf.zeros_like(t)) for t in tensors]
+            # tf.custom_gradient searches the graph behind its results for variables. The search
+            # ends here, instead of going through the graphs of all replicas at every call.
+            own = [tf.stop_gradient(t) for t in own]
             with inside(self._real):
                 return all_reduce(self._real, reduce_op, own, options)
 

@@ -17,6 +17,7 @@ from tfdist.training import metrics as metrics_module
 from tfdist.training.build import loss_reductions
 from tfdist.training.feed import Epoch, Share, rows_between, rows_of
 from tfdist.training.loss_scale import LossScaler, divide
+from tfdist.training.moving_average import MovingAverage
 from tfdist.training.preemption import StopFlag
 from tfdist.training.reduction import gather, reduce_gradients, reduce_small
 from tfdist.training.replica import ReducedView, ReplicaStep, inside
@@ -70,7 +71,7 @@ class SynchronousLoop:
         self._step = ReplicaStep(model, gather_metrics=self._together)
         self._sums = share.replicas > 1 and loss_reductions(model) == {"sum"}
         self._scaler = LossScaler(model.optimizer)
-        self._ema = _MovingAverage(self._scaler.optimizer, strategy, self._step.trainable)
+        self._ema = MovingAverage(self._scaler.optimizer, self._step.trainable)
         self.totals = metrics_module.MetricTotals(model)
         self._logs: dict[str, tf.Variable] = {}
         self._captured: list[keras.Variable] = []
@@ -214,7 +215,7 @@ class SynchronousLoop:
                 captured = self.strategy.run(self._apply_replica, args=(gradients,))
             for variable, value in zip(self._captured, captured, strict=True):
                 variable.value.assign(_local(value, self.strategy))
-            self._ema.update()
+            self._ema.update(self._scaler.optimizer.iterations.value)
 
         if self._scaler.dynamic:
             tf.cond(finite, apply, lambda: None)
@@ -414,54 +415,6 @@ class SynchronousLoop:
                     ]
                 )
         return made
-
-
-class _MovingAverage:
-    """Overwriting weights with their moving average, which Keras cannot do in replica context."""
-
-    def __init__(
-        self,
-        optimizer: keras.optimizers.Optimizer,
-        strategy: tf.distribute.Strategy,
-        trainable: list[keras.Variable],
-    ) -> None:
-        self._optimizer = optimizer
-        self._strategy = strategy
-        self._trainable = trainable
-        self._frequency = getattr(optimizer, "ema_overwrite_frequency", None)
-        if not getattr(optimizer, "use_ema", False):
-            self._frequency = None
-
-    def held_back(self) -> Any:
-        """A context in which the optimizer leaves the overwriting to `update`."""
-        return _Attribute(self._optimizer, "ema_overwrite_frequency", None)
-
-    def update(self) -> None:
-        """Overwrites the weights after every so many steps, in cross-replica context."""
-        if not self._frequency:
-            return
-        averages = [v for v in self._optimizer.variables if v.name.endswith("average")]
-        due = tf.equal(tf.cast(self._optimizer.iterations.value, tf.int64) % self._frequency, 0)
-
-        def overwrite() -> None:
-            for variable, average in zip(self._trainable, averages, strict=True):
-                variable.value.assign(tf.convert_to_tensor(average.value))
-
-        tf.cond(due, overwrite, lambda: None)
-
-
-class _Attribute:
-    """Sets an attribute for the time of a `with` block."""
-
-    def __init__(self, thing: Any, name: str, value: Any) -> None:
-        self._thing, self._name, self._value = thing, name, value
-
-    def __enter__(self) -> None:
-        self._old = getattr(self._thing, self._name, None)
-        setattr(self._thing, self._name, self._value)
-
-    def __exit__(self, *_: object) -> None:
-        setattr(self._thing, self._name, self._old)
 
 
 def _kind(data: Any) -> str:
