@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 import re
+import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -88,7 +89,7 @@ def test_a_chief_on_its_own_ends_and_names_the_lost_ps(programs: Programs) -> No
     for role in cluster:
         config = {"cluster": cluster, "task": {"type": role, "index": 0}}
         env = {"TF_CONFIG": json.dumps(config), "STEPS": "100000", "PAUSE": "0.02"}
-        tasks[role] = programs.start([_python(), JOB], env)
+        tasks[role] = programs.start([sys.executable, JOB], env)
     tasks["chief"].until("STEP 31 ")
     tasks["ps"].process.kill()
     killed = time.time()
@@ -103,7 +104,60 @@ def test_a_chief_on_its_own_ends_and_names_the_lost_ps(programs: Programs) -> No
     assert time.time() - killed < 2 * NAMED_SECONDS
 
 
-def _python() -> str:
-    import sys
+FROM_WORKER = "GRPC error information from remote target /job:worker/replica:0/task:1"
+FROM_PS = "GRPC error information from remote target /job:ps/replica:0/task:2 while calling"
 
-    return os.fspath(sys.executable)
+
+class Answer:
+    """What came of a batch, which its worker may not live to hand over."""
+
+    def __init__(self, errors: list[Exception]) -> None:
+        self._errors = errors
+
+    def fetch(self) -> str:
+        if self._errors:
+            raise self._errors.pop(0)
+        return "answer"
+
+
+class Coordinator:
+    def __init__(self, error: Exception | None = None) -> None:
+        self._error = error
+
+    def done(self) -> bool:
+        if self._error is not None:
+            raise self._error
+        return False
+
+
+def loop(coordinator: Coordinator) -> Any:
+    from tfdist.training.parameter_server import ParameterServerLoop
+
+    made = ParameterServerLoop.__new__(ParameterServerLoop)
+    made._coordinator = coordinator
+    return made
+
+
+def test_an_answer_is_waited_for_though_its_worker_is_lost() -> None:
+    import tensorflow as tf
+
+    lost = [tf.errors.UnavailableError(None, None, FROM_WORKER) for _ in range(2)]
+    assert loop(Coordinator())._answer(Answer(lost)) == "answer"
+    hopeless = tf.errors.UnavailableError(None, None, "no worker came back")
+    with pytest.raises(tf.errors.UnavailableError, match="no worker came back"):
+        loop(Coordinator(hopeless))._answer(
+            Answer([tf.errors.UnavailableError(None, None, FROM_WORKER)])
+        )
+
+
+def test_a_lost_ps_is_named_and_a_mistake_of_the_users_is_not_one() -> None:
+    import tensorflow as tf
+
+    from tfdist.errors import PeerError
+
+    lost = tf.errors.UnavailableError(None, None, f"{FROM_WORKER}: {FROM_PS}")
+    with pytest.raises(PeerError, match="^chief/0: ps/2 was lost"):
+        loop(Coordinator())._answer(Answer([lost]))
+    mistake = tf.errors.InvalidArgumentError(None, None, FROM_PS)
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        loop(Coordinator())._answer(Answer([mistake]))
