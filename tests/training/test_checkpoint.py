@@ -397,6 +397,7 @@ def test_a_directory_that_vanishes_is_an_error_at_the_next_save(devices, tmp_pat
     folder = tmp_path / "volume"
 
     def vanish():
+        trainer._checkpoints.wait()
         folder.rename(tmp_path / "elsewhere")
 
     trainer = tfdist.Trainer(
