@@ -90,6 +90,16 @@ def test_a_stopped_task_counts_whatever_it_did() -> None:
     assert culprit([sign("worker/0", fed=101.0), stopped]) is stopped
 
 
+def test_beside_ps_a_stopped_worker_is_named_and_not_the_chief_that_waits_for_it() -> None:
+    chief = sign("chief/0", idle=12.0, at=("/lib/python/threading.py", 1, "wait"))
+    served = [sign(name, "serving", idle=50.0) for name in ("worker/0", "ps/0")]
+    stopped = sign("worker/1", "serving", idle=50.0, stopped=9.0)
+    signs = [chief, *served, stopped]
+    assert overdue(signs, LIMIT) and culprit(signs) is stopped
+    assert describe(stopped, signs).endswith("; chief/0 waits for it")
+    assert culprit([chief, *served]) is chief
+
+
 def test_step_times_name_the_slowest() -> None:
     times = StepTimes()
     assert times.report() == ""
@@ -167,6 +177,8 @@ import os, signal, sys, time
 from tfdist.heartbeat import Heart
 task = eval(os.environ["TF_CONFIG"])["task"]
 heart = Heart()
+# Those that are well wait in TensorFlow, by the name of the file.
+exec(compile("def wait(): time.sleep(1000)", "/lib/tensorflow/python/execute.py", "exec"))
 again = os.environ["TFDIST_ATTEMPT"] != "1" or "TFDIST_REJOIN" in os.environ
 def stuck():
     print("FAULT", flush=True)
@@ -178,8 +190,8 @@ for step in range(1000 if not again else 3):
     time.sleep(0.3)
     if step == 3 and task["type"] == "worker" and task["index"] == 1 and not again:
         stuck()
-    if step > 3 and not PS:  # Those that are well wait in TensorFlow.
-        time.sleep(1000)
+    if step > 3 and not PS:
+        wait()
 """
 
 
@@ -219,7 +231,7 @@ def test_a_stalled_task_is_lost_and_started_again(
     assert named[0] == "worker/1"
     assert ("(SIGSTOP)" in named[1]) == (kind == "stop")
     if kind == "sleep":
-        assert "it is in stuck (job.py line 11)" in named[1]
+        assert "it is in stuck (job.py line 13)" in named[1]
         assert re.search(r"^worker/1 \| +File .* in stuck$", done.stdout, re.M)
     assert done.stderr.count(again) == 1
     assert re.search(r"^tfdist: median step: .*300 ms", done.stderr, re.M)

@@ -95,7 +95,7 @@ class Supervisor:
             self._say(f"starting {plural(len(self._names), 'task')}")
             selector = stack.enter_context(selectors.DefaultSelector())
             signals = stack.enter_context(Signals(selector))
-            watch = Watch(self._options.stall_timeout, "ps" not in self._job.addresses)
+            watch = Watch(self._options.stall_timeout)
             stack.callback(watch.close)
             around = Around(
                 selector=selector,

@@ -51,13 +51,11 @@ class Watch:
 
     Args:
         limit: the seconds without progress after which a task has stalled; 0.0 for never.
-        together: whether chief and workers step together. Else each is on its own.
     """
 
-    def __init__(self, limit: float, together: bool) -> None:
+    def __init__(self, limit: float) -> None:
         self.steps = StepTimes()
         self._limit = limit
-        self._together = together
         self._folder = Path(tempfile.mkdtemp(prefix="tfdist-heartbeats-"))
         self._seen: dict[str, _Seen] = {}
         self._looked: float | None = None
@@ -72,11 +70,12 @@ class Watch:
         return str(self._folder / task.replace("/", "-"))
 
     def forget(self, task: str) -> None:
-        """Removes what an earlier run of the task has left."""
+        """Removes what an earlier run of the task has left, before it is started."""
         for path in (self.path(task), f"{self.path(task)}.fed"):
             with contextlib.suppress(OSError):
                 os.unlink(path)
         self._seen.pop(task, None)
+        self._be_patient()
 
     def look(self, running: Mapping[str, TaskProcess], now: float) -> list[Stall]:
         """Looks at all tasks; returns those that have stalled."""
@@ -101,7 +100,9 @@ class Watch:
         if now < self._judge_at:
             return []
         self._judge_at = None
-        return [self._judge(group) for group in late]
+        found = [self._judge(group) for group in late]
+        self._be_patient()
+        return found
 
     def next_time(self) -> float | None:
         """When to look again at the latest, if that is sooner than usual."""
@@ -121,11 +122,15 @@ class Watch:
         seen.stopped = seen.stopped + passed if stopped else 0.0
 
     def _groups(self, running: Mapping[str, TaskProcess]) -> list[list[str]]:
-        """The running tasks, those that wait for each other together."""
-        group = [n for n in running if n.partition("/")[0] in ("chief", "worker")]
-        if not self._together:
-            return [[name] for name in running]
-        return [[n] for n in running if n not in group] + ([group] if group else [])
+        """The running tasks, those that may wait for each other together."""
+        alone = [[name] for name in running if name.startswith("evaluator/")]
+        group = [name for name in running if not name.startswith("evaluator/")]
+        return alone + ([group] if group else [])
+
+    def _be_patient(self) -> None:
+        """Gives all tasks their full time: something happened that they may have waited for."""
+        for seen in self._seen.values():
+            seen.idle = 0.0
 
     def _sign(self, name: str) -> Sign:
         seen = self._seen[name]
