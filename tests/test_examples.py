@@ -12,17 +12,28 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+TUTORIALS = sorted((ROOT / "examples" / "tutorials").glob("*.py"))
 RESULT = re.compile(r"test accuracy (0\.\d+), loss (\d\.\d+), (\d) replica")
 
 
-def first_lines(path: Path) -> tuple[str, re.Match[str]]:
-    """The command and the result that the docstring gives."""
-    lines = [
-        line.strip() for line in (ast.get_docstring(ast.parse(path.read_text())) or "").split("\n")
-    ]
-    command = next(line for line in lines if line.startswith(("python ", "tfdist ")))
-    result = next(match for line in lines if (match := RESULT.search(line)))
-    return command, result
+def docstring(path: Path) -> str:
+    return ast.get_docstring(ast.parse(path.read_text())) or ""
+
+
+def command(path: Path) -> list[str]:
+    """The command that the docstring gives: its first indented lines."""
+    _, _, rest = docstring(path).partition("\n    ")
+    return shlex.split(rest.partition("\n\n")[0].replace("\\\n", " "))
+
+
+def run(path: Path) -> str:
+    """Runs the example as its docstring says; returns what it printed."""
+    environment = dict(os.environ, PATH=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+    done = subprocess.run(
+        command(path), cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+    return done.stdout
 
 
 def test_there_is_one_for_each_strategy():
@@ -41,20 +52,26 @@ def test_it_is_short(path):
 
 @pytest.mark.cluster
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
-def test_it_runs_as_its_first_lines_say(path, tmp_path):
-    command, said = first_lines(path)
-    environment = dict(os.environ, PATH=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
-    done = subprocess.run(
-        shlex.split(command),
-        cwd=ROOT,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
-    found = RESULT.search(done.stdout)
-    assert found, done.stdout[-2000:]
+def test_it_runs_as_its_first_lines_say(path):
+    said = RESULT.search(docstring(path))
+    assert said, "the docstring has no result"
+    printed = run(path)
+    found = RESULT.search(printed)
+    assert found, printed[-2000:]
     assert found[3] == said[3]
     # The machine's arithmetic and, with parameter servers, chance move a few of 297 images.
     assert float(found[1]) == pytest.approx(float(said[1]), abs=0.05)
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize("path", TUTORIALS, ids=lambda path: path.stem)
+def test_the_tutorial_runs_and_learns(path):
+    losses = [float(value) for value in re.findall(r"(?<!val_)loss: ([0-9.]+)", run(path))]
+    assert losses
+    assert losses[-1] < losses[0]
+
+
+def test_every_tutorial_is_in_the_documentation():
+    text = (ROOT / "docs" / "tutorials.md").read_text()
+    for path in TUTORIALS:
+        assert re.search(r"https://\S+?(?=[,\s])", docstring(path)).group().rstrip(".,") in text
