@@ -18,7 +18,7 @@ for _name in list(os.environ):
 
 TESTS = Path(__file__).parent
 # Folders whose tests do not import TensorFlow: they answer in seconds.
-QUICK = ("cluster", "launch", "cli", "scaling")
+QUICK = ("cluster", "launch", "cli", "scaling", "ending")
 
 
 def _rank(item: pytest.Item) -> int:
