@@ -9,6 +9,7 @@ import time
 from typing import Any
 
 import keras
+import tensorflow as tf
 
 from tfdist import data, models
 from tfdist.cluster import Cluster
@@ -119,38 +120,14 @@ def train(cluster: Cluster, options: Options) -> Summary | None:
         channels=3,
         seed=options.seed,
     )
-    replicas = strategy.num_replicas_in_sync
-    plan = scale(
-        per_replica_batch=options.per_replica_batch,
-        num_replicas=replicas,
-        base_learning_rate=options.base_learning_rate,
-        base_batch=options.base_batch,
-        rule=options.rule,
-        warmup_epochs=options.warmup_epochs,
-        epochs=options.epochs,
-        num_examples=source.num_train,
-        decay=options.decay,
-        accumulate_steps=options.accumulate_steps,
-    )
-    with strategy.scope():
-        model = _model(options, source)
-        model.compile(
-            optimizer=_optimizer(options.optimizer, plan),
-            loss="sparse_categorical_crossentropy",
-            metrics=["accuracy"],
-        )
-    trainer = Trainer(
-        model,
-        accumulate_steps=options.accumulate_steps,
-        checkpoint_dir=options.checkpoint_dir,
-        checkpoint_steps=options.checkpoint_steps,
-    )
-    progress = Progress(plan.global_batch, options.epochs)
+    plan = _plan(options, source, strategy.num_replicas_in_sync)
     if cluster.is_chief:
         print(f"{source.name}: {source.num_train:,} to train on, {source.num_test:,} to test on")
         print(plan, flush=True)
     if output is not None:
         (output / "plan.json").write_text(plan.to_json())
+    trainer = _trainer(options, source, plan, strategy)
+    progress = Progress(plan.global_batch, options.epochs)
     test = source.test(plan.global_batch)
     history = trainer.fit(
         source.train(plan.global_batch, augment=options.augment),
@@ -167,9 +144,9 @@ def train(cluster: Cluster, options: Options) -> Summary | None:
     if cluster.is_chief:
         summary = Summary(
             strategy=type(strategy).__name__,
-            replicas=replicas,
+            replicas=plan.num_replicas,
             dataset=source.name,
-            parameters=model.count_params(),
+            parameters=trainer.model.count_params(),
             metrics=metrics,
             images_per_second=progress.images_per_second,
             seconds=progress.seconds,
@@ -177,10 +154,43 @@ def train(cluster: Cluster, options: Options) -> Summary | None:
             model_path=None if output is None else output / "model.keras",
         )
         if output is not None:
-            _save(model, history.history, summary, output)
+            _save(trainer.model, history.history, summary, output)
     # All leave together: TensorFlow takes a worker that leaves first for one that was lost.
     trainer.place.exchange(0)
     return summary
+
+
+def _plan(options: Options, source: data.Source, replicas: int) -> Plan:
+    return scale(
+        per_replica_batch=options.per_replica_batch,
+        num_replicas=replicas,
+        base_learning_rate=options.base_learning_rate,
+        base_batch=options.base_batch,
+        rule=options.rule,
+        warmup_epochs=options.warmup_epochs,
+        epochs=options.epochs,
+        num_examples=source.num_train,
+        decay=options.decay,
+        accumulate_steps=options.accumulate_steps,
+    )
+
+
+def _trainer(
+    options: Options, source: data.Source, plan: Plan, strategy: tf.distribute.Strategy
+) -> Trainer:
+    with strategy.scope():
+        model = _model(options, source)
+        model.compile(
+            optimizer=_optimizer(options.optimizer, plan),
+            loss="sparse_categorical_crossentropy",
+            metrics=["accuracy"],
+        )
+    return Trainer(
+        model,
+        accumulate_steps=options.accumulate_steps,
+        checkpoint_dir=options.checkpoint_dir,
+        checkpoint_steps=options.checkpoint_steps,
+    )
 
 
 def _save(
