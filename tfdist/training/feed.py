@@ -277,6 +277,22 @@ def rows_between(data: Any, begin: Any, end: Any) -> Any:
     return tf.nest.map_structure(cut, data)
 
 
+def loosen(data: Any) -> Any:
+    """The batch, traced as one of any number of rows, like the elements of a dataset.
+
+    Keras counts a batch of known size otherwise in some means than one of unknown size.
+    """
+    if tf.executing_eagerly():
+        return data
+
+    def of_leaf(leaf: Any) -> Any:
+        if not isinstance(leaf, tf.Tensor) or leaf.shape.rank in (None, 0):
+            return leaf
+        return tf.compat.v1.placeholder_with_default(leaf, [None, *leaf.shape[1:]])
+
+    return tf.nest.map_structure(of_leaf, data)
+
+
 def make_feed(
     x: Any,
     y: Any = None,

@@ -17,7 +17,7 @@ import tensorflow as tf
 
 from tfdist.serving import lost_ps, naming_lost_ps
 from tfdist.training import metrics as metrics_module
-from tfdist.training.feed import Epoch, rows_of
+from tfdist.training.feed import Epoch, loosen, rows_of
 from tfdist.training.loss_scale import LossScaler
 from tfdist.training.moving_average import MovingAverage
 from tfdist.training.replica import ReducedView, ReplicaStep
@@ -149,7 +149,9 @@ class ParameterServerLoop:
     def _drain(self, most: int) -> None:
         """Takes in answers until at most so many are under way."""
         while len(self._under_way) > most:
-            grown, logs, outputs = self._answer(self._under_way.popleft())
+            grown, logs, outputs, updated = self._answer(self._under_way.popleft())
+            if not updated:
+                self._count -= 1  # A gradient overflowed: no step was made.
             self.totals.add(grown)
             if outputs:
                 outputs = self._with_gaps(outputs)
@@ -160,6 +162,8 @@ class ParameterServerLoop:
     # The functions below are traced, and run on a worker.
 
     def _train_batch(self, data: Any, step: tf.Tensor) -> Any:
+        data = loosen(data)
+
         def replica() -> Any:
             output = self._step.train(
                 data,
@@ -181,13 +185,13 @@ class ParameterServerLoop:
                 variable.value.assign(value)
             self._ema.update(step + 1)
 
+        finite = self._scaler.all_finite(gradients)
         if self._scaler.dynamic:
-            finite = self._scaler.all_finite(gradients)
             tf.cond(finite, apply, lambda: None)
             self._scaler.update(finite)
         else:
             apply()
-        return grown, logs, self._without_gaps(outputs)
+        return grown, logs, self._without_gaps(outputs), finite
 
     def _apply_replica(self, gradients: Any, step: tf.Tensor) -> list[tf.Tensor]:
         """Applies gradients as step number `step`, whatever the counter variable says by now."""
@@ -204,13 +208,15 @@ class ParameterServerLoop:
         return [tf.cast(scope.get_current_value(v), v.dtype) for v in self._captured]
 
     def _test_batch(self, data: Any) -> Any:
+        data = loosen(data)
+
         def replica() -> Any:
             output = self._step.test(data, weight=tf.constant(1.0), count=rows_of(data))
             return output.metrics, output.logs, output.outputs
 
         with self._step.recorder:
             grown, logs, outputs = self.strategy.run(replica)
-        return grown, logs, self._without_gaps(outputs)
+        return grown, logs, self._without_gaps(outputs), tf.constant(True)
 
     def _without_gaps(self, outputs: Any) -> list[tf.Tensor]:
         """Outputs as a list without None, which a worker cannot send."""
@@ -224,7 +230,7 @@ class ParameterServerLoop:
         return tf.nest.pack_sequence_as(self._outputs_like, whole)
 
     def _predict_batch(self, data: Any) -> Any:
-        return self.strategy.run(self._step.predict, args=(data,))
+        return self.strategy.run(self._step.predict, args=(loosen(data),))
 
 
 def _count_workers() -> int:

@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from tfdist.training import metrics as metrics_module
 from tfdist.training.build import loss_reductions
-from tfdist.training.feed import Epoch, Share, rows_between, rows_of
+from tfdist.training.feed import Epoch, Share, loosen, rows_between, rows_of
 from tfdist.training.loss_scale import LossScaler, divide
 from tfdist.training.moving_average import MovingAverage
 from tfdist.training.preemption import StopFlag
@@ -84,11 +84,11 @@ class SynchronousLoop:
         compiled = tf.function(reduce_retracing=True, autograph=False)
         if model.run_eagerly:
             compiled = lambda function: function  # noqa: E731
-        self._train_one = compiled(self._train_element)
+        self._train_one = compiled(lambda e: self._train_element(loosen(e)))
         self._train_many = compiled(self._train_elements)
-        self._test_one = compiled(self._test_element)
+        self._test_one = compiled(lambda e: self._test_element(loosen(e)))
         self._test_many = compiled(self._test_elements)
-        self._predict_one = compiled(self._predict_element)
+        self._predict_one = compiled(lambda e: self._predict_element(loosen(e)))
         self._apply_pending = compiled(self._apply_accumulated)
 
     def take_sample(self, data: Any) -> None:

@@ -6,6 +6,7 @@ from tests.training.conformance import (  # noqa: F401
     losses,
     models,
     optimizers,
+    overlapping,
 )
 from tests.training.conformance.setting import FEATURES
 
