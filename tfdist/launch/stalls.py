@@ -115,7 +115,7 @@ def describe(sign: Sign, signs: Sequence[Sign]) -> str:
     """
     others = [s for s in signs if s is not sign and s.phase not in _UNTIMED]
     waiting = [s.task for s in others]
-    text = f"stalled: no progress for {max(sign.idle, sign.stopped):.0f} s"
+    text = f"stalled: no progress for {sign.stopped or sign.idle:.0f} s"
     beat = sign.beat
     if beat is None:
         text += "; it has not begun to train"
