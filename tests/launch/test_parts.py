@@ -17,6 +17,7 @@ from tfdist.launch.job import Job
 from tfdist.launch.machine import divide, gpu_ids
 from tfdist.launch.output import LineAssembler, TaskOutput
 from tfdist.launch.ports import free_ports
+from tfdist.launch.restarts import Restarts
 
 
 class Clock:
@@ -98,6 +99,15 @@ def test_the_cause_is_the_first_failure_that_blames_no_other() -> None:
     assert root_cause([done]) is None
     stalled = Exit("worker/1", 138, 2.0, note="made no step for 60 s")
     assert root_cause([killed, stalled]) == stalled
+
+
+def test_restarts_are_spaced_out_as_long_as_nothing_comes_of_them() -> None:
+    restarts = Restarts(most=9, first_delay=1.0)
+    assert [restarts.next_delay(2.0, worked=False) for _ in range(6)] == [1, 2, 4, 8, 16, 30]
+    assert restarts.next_delay(2.0, worked=True) == 1
+    assert restarts.next_delay(2.0, worked=False) == 2
+    assert restarts.next_delay(40.0, worked=False) == 1
+    assert str(restarts) == "restart 9 of 9" and not restarts.allow(Exit("worker/0", 138))
 
 
 def test_ports_are_free_and_differ() -> None:

@@ -185,7 +185,9 @@ class GroupRun:
             return
         restarts = self._around.restarts
         if self._has_ps and end.task.startswith("worker/") and restarts.allow(end):
-            delay = restarts.next_delay(now - self.last[end.task].started)
+            delay = restarts.next_delay(
+                now - self.last[end.task].started, self._around.watch.has_worked(end.task)
+            )
             how = "was ended" if end.note else str(end)  # What the note says was said.
             self._around.say(f"{end.task} {how}; starting it again in {delay:g} s ({restarts})")
             self._agenda.starts.append((now + delay, end.task))

@@ -125,7 +125,8 @@ class Supervisor:
             self._describe(cause, run)
             if not self._restarts.allow(cause):
                 return cause.exit_code
-            delay = self._restarts.next_delay(time.monotonic() - started)
+            worked = any(around.watch.has_worked(name) for name in self._names)
+            delay = self._restarts.next_delay(time.monotonic() - started, worked)
             self._say(f"starting all tasks again in {delay:g} s ({self._restarts})")
             if not _sleep(delay, around):
                 return _interrupted(around.signals)

@@ -27,14 +27,15 @@ class Restarts:
         """Whether a task that ended like this may be started again."""
         return end.retryable and self.count < self._most
 
-    def next_delay(self, lasted: float) -> float:
+    def next_delay(self, lasted: float, worked: bool) -> float:
         """Counts a restart; returns the seconds to wait before it.
 
         Args:
             lasted: how long what failed had run, in seconds.
+            worked: whether it is known to have done some of its work.
         """
         self.count += 1
-        if lasted >= _STEADY_SECONDS:
+        if worked or lasted >= _STEADY_SECONDS:
             self._doubled = 0
         delay = min(self._first_delay * 2**self._doubled, _LONGEST_DELAY)
         self._doubled = min(self._doubled + 1, 16)

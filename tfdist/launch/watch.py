@@ -20,6 +20,7 @@ from tfdist.launch.steps import StepTimes
 _STACK_SECONDS = 0.8
 # More than this between two looks means that this process did not run, so perhaps nobody did.
 _LONGEST_LOOK = 2.0
+_WORK = ("serving", "training", "evaluating", "predicting", "saving", "done")
 
 
 @dataclass(frozen=True)
@@ -76,6 +77,11 @@ class Watch:
                 os.unlink(path)
         self._seen.pop(task, None)
         self._be_patient()
+
+    def has_worked(self, task: str) -> bool:
+        """Whether the latest run of a task came so far as to do its work."""
+        beat = heartbeat.read(self.path(task))
+        return beat is not None and beat.phase in _WORK
 
     def look(self, running: Mapping[str, TaskProcess], now: float) -> list[Stall]:
         """Looks at all tasks; returns those that have stalled."""
