@@ -168,7 +168,7 @@ def test_what_cannot_be_read_is_one_line(digits, make, message):
 @pytest.mark.parametrize("kind", ["indexed", "stream", "synthetic"])
 def test_an_epoch_from_its_middle_is_the_rest_of_it(digits, kind, workers, first):
     if kind == "synthetic":
-        train = load("synthetic").train(200)
+        train = load("synthetic", image_size=8, num_classes=5, num_examples=450).train(200)
     else:
         train = digits().train(500, cache=kind == "indexed")
     for index in range(workers):

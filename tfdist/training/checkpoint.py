@@ -19,6 +19,11 @@ from tfdist.training.checkpoint_dir import CheckpointDirectory
 from tfdist.training.checkpoint_file import Content
 from tfdist.training.place import Place
 
+# What TensorFlow calls its classes inside.
+_PUBLIC_NAMES = {
+    "CollectiveAllReduceStrategy": "MultiWorkerMirroredStrategy",
+    "ParameterServerStrategyV2": "ParameterServerStrategy",
+}
 # Keras numbers the names of what is made: dense, dense_1. How many were made before, in this
 # process, says nothing about the model.
 _NUMBERED = re.compile(r"_\d+(?=_|/|$)")
@@ -283,8 +288,9 @@ class Checkpoints:
 
     def _cluster(self, global_batch: int) -> dict[str, Any]:
         share = self._place.share
+        strategy = type(self._model.distribute_strategy).__name__
         return {
-            "strategy": type(self._model.distribute_strategy).__name__,
+            "strategy": _PUBLIC_NAMES.get(strategy, strategy),
             "replicas": share.replicas,
             "workers": share.workers,
             "global_batch": global_batch,
