@@ -77,6 +77,15 @@ def serve(cluster: Cluster, *, start_timeout: float = _START) -> bool:
     return True
 
 
+def is_loss(error: tf.errors.OpError) -> bool:
+    """Whether TensorFlow complains that a task is gone, and not about what it was to compute."""
+    gone = (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.CancelledError)
+    # What a task held is gone with it, and the one that came in its place says so.
+    return isinstance(error, gone) or "Unable to find the relevant tensor remote_handle" in str(
+        error
+    )
+
+
 def lost_ps(error: Exception) -> list[str]:
     """Returns the ps tasks that did not answer, as an error of TensorFlow's names them."""
     return sorted({f"ps/{index}" for index in _FROM_PS.findall(str(error))})
@@ -93,8 +102,8 @@ def naming_lost_ps() -> Iterator[None]:
     """
     try:
         yield
-    except (tf.errors.UnavailableError, tf.errors.AbortedError) as error:
-        found = lost_ps(error)
+    except tf.errors.OpError as error:
+        found = lost_ps(error) if is_loss(error) else []
         if not found:
             raise
         raise PeerError(

@@ -141,7 +141,11 @@ def loop(coordinator: Coordinator) -> Any:
 def test_an_answer_is_waited_for_though_its_worker_is_lost() -> None:
     import tensorflow as tf
 
-    lost = [tf.errors.UnavailableError(None, None, FROM_WORKER) for _ in range(2)]
+    gone = "Unable to find the relevant tensor remote_handle"
+    lost: list[Exception] = [
+        tf.errors.UnavailableError(None, None, FROM_WORKER),
+        tf.errors.InvalidArgumentError(None, None, f"{gone}: {FROM_WORKER}"),
+    ]
     assert loop(Coordinator())._answer(Answer(lost)) == "answer"
     hopeless = tf.errors.UnavailableError(None, None, "no worker came back")
     with pytest.raises(tf.errors.UnavailableError, match="no worker came back"):

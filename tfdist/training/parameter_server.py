@@ -15,7 +15,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tfdist.serving import lost_ps, naming_lost_ps
+from tfdist.serving import is_loss, lost_ps, naming_lost_ps
 from tfdist.training import metrics as metrics_module
 from tfdist.training.feed import Epoch, loosen, rows_of
 from tfdist.training.loss_scale import LossScaler
@@ -138,8 +138,8 @@ class ParameterServerLoop:
         while True:
             try:
                 return value.fetch()
-            except (tf.errors.UnavailableError, tf.errors.AbortedError) as error:
-                if lost_ps(error):
+            except tf.errors.OpError as error:
+                if lost_ps(error) or not is_loss(error):
                     raise
                 # The worker was lost between answering and handing the answer over. The
                 # coordinator has the batch done again; `done` raises where it has given up.
