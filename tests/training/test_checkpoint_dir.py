@@ -241,7 +241,7 @@ from tfdist.training.checkpoint_dir import CheckpointDirectory
 
 folder, kills = sys.argv[1], int(sys.argv[2])
 generator = random.Random("kills")
-array = np.arange(200_000, dtype="int64")
+array = np.arange(2_000_000, dtype="int64")
 started = caught = 0
 for kill in range(kills):
     first = 1 + 1000 * kill
@@ -252,7 +252,7 @@ for kill in range(kills):
         for number in range(first, first + 1000):
             directory.add(number, {"number": number}, {"x": array + number})
             directory.wait()
-    time.sleep(generator.uniform(0.02, 0.06))
+    time.sleep(generator.uniform(0.05, 0.2))
     os.kill(child, signal.SIGKILL)
     _, status = os.waitpid(child, 0)
     assert os.WTERMSIG(status) == signal.SIGKILL
