@@ -149,6 +149,13 @@ class Trainer:
     ) -> keras.callbacks.History:
         """Trains for a number of epochs; see `keras.Model.fit`.
 
+        With a `checkpoint_dir` that holds a checkpoint it goes on from there, with the batches
+        that would have come next. That is exact for arrays; for a function that takes `epoch`
+        and gives the same for the same epoch; for a `tf.data.Dataset` whose order follows from
+        its seeds, reshuffled in each epoch or not, if it is read for this training only; and
+        for a `PyDataset`. A generator is read anew up to that place. With another global batch
+        it goes on at the batch of the same examples. The history holds the epochs since then.
+
         Args:
             x: A `tf.data.Dataset`, a `keras.utils.PyDataset` or a generator of global batches,
                 the same on every worker; a function of `tf.distribute.InputContext` that gives
