@@ -74,7 +74,7 @@ def limited(setting: Setting) -> Recipe:
     return classify(_classifier(), steps_per_epoch=3)
 
 
-# Keras' own counter runs ahead there: it counts the step in which the data ends.
+# Keras' own counter runs ahead of data of unknown size: it counts the step in which it ends.
 @feature("Dataset of unknown size", GROUP, only=("history", "weight", "evaluate", "predict"))
 def unknown_size(setting: Setting) -> Recipe:
     data = batches(inputs(), labels()).filter(lambda x, y: True)
@@ -206,11 +206,21 @@ def equal_shards(setting: Setting) -> Recipe:
     return _shards(setting, 0, True)
 
 
-@feature("Function of InputContext, one shard two batches shorter", GROUP, reference="workers")
+@feature(
+    "Function of InputContext, one shard two batches shorter",
+    GROUP,
+    reference="workers",
+    only=("history", "weight", "evaluate"),
+)
 def unequal_shards(setting: Setting) -> Recipe:
     return _shards(setting, 2, True)
 
 
-@feature("Function of InputContext, shards of unknown size", GROUP, reference="workers")
+@feature(
+    "Function of InputContext, shards of unknown size",
+    GROUP,
+    reference="workers",
+    only=("history", "weight", "evaluate"),
+)
 def unknown_shards(setting: Setting) -> Recipe:
     return _shards(setting, 2, False)

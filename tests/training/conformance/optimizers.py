@@ -90,8 +90,9 @@ def _rmsprop() -> keras.optimizers.Optimizer:
 
 
 for _name, (_title, _make) in _SIMPLE.items():
-    # Grappler may fuse RMSprop's products differently in a loop: one place of float32.
-    _enter(_title, _name, _make, one_device=1e-7 if _name == "rmsprop" else 0.0)
+    # Grappler may fuse products differently in a loop: one place of float32.
+    _fused = _name in ("rmsprop", "muon")
+    _enter(_title, _name, _make, one_device=1e-7 if _fused else 0.0)
 
 
 @feature(
