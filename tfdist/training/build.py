@@ -35,6 +35,14 @@ def check(model: keras.Model, strategy: tf.distribute.Strategy) -> None:
                     f"optimizer.{argument}: {type(optimizer).__name__} applies it to the weights "
                     f"in its own way, which {name} cannot follow; use {argument}=None, or AdamW"
                 )
+    own_update = type(optimizer)._backend_update_step
+    if own_update is not keras.optimizers.Optimizer._backend_update_step and isinstance(
+        strategy, tf.distribute.experimental.CentralStorageStrategy
+    ):
+        raise ConfigError(
+            f"optimizer: {type(optimizer).__name__} assigns a variable on each replica, which "
+            f"{name} does not allow; use Adam or AdamW, or another strategy"
+        )
     replicas = strategy.num_replicas_in_sync
     if replicas > 1 and model.jit_compile is True:
         raise ConfigError(

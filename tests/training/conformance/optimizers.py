@@ -92,7 +92,8 @@ def _rmsprop() -> keras.optimizers.Optimizer:
 for _name, (_title, _make) in _SIMPLE.items():
     # Grappler may fuse products differently in a loop: one place of float32.
     _fused = _name in ("rmsprop", "muon")
-    _enter(_title, _name, _make, one_device=1e-7 if _fused else 0.0)
+    _refused = {"central_storage": "Nadam"} if _name == "nadam" else {}
+    _enter(_title, _name, _make, one_device=1e-7 if _fused else 0.0, refused=_refused)
 
 
 @feature(
