@@ -36,7 +36,7 @@ def _classifier() -> keras.Model:
 
 @feature("Last batch with fewer rows than replicas", GROUP)
 def one_row_left(setting: Setting) -> Recipe:
-    recipe = classify(_classifier(), rows=15)  # 7, 7 and 1
+    recipe = classify(_classifier(), rows=17)  # 8, 8 and 1
     recipe.evaluate = {"x": batches(inputs(11), labels(11), batch=5)}
     recipe.predict = {"x": inputs(8), "batch_size": BATCH}
     return recipe

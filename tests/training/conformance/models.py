@@ -11,6 +11,7 @@ import tensorflow as tf
 from tests.training.conformance.setting import (
     BATCH,
     CLASSES,
+    ROWS,
     WIDTH,
     Recipe,
     Setting,
@@ -277,7 +278,7 @@ def embedding(setting: Setting) -> Recipe:
     model.compile(sgd(0.5), crossentropy(), metrics=["accuracy"])
     return Recipe(
         model,
-        fit={"x": batches(_words(38), labels(38)), "epochs": 2},
+        fit={"x": batches(_words(ROWS), labels(ROWS)), "epochs": 2},
         predict={"x": _words(17), "batch_size": BATCH},
     )
 
@@ -292,8 +293,8 @@ def embedding_adam(setting: Setting) -> Recipe:
 
 @feature("Masks: Embedding(mask_zero), LSTM, an output a time step", GROUP)
 def masks(setting: Setting) -> Recipe:
-    words = _words(38) % 9
-    words[:, 3:] *= np.arange(38)[:, None] % 3 > 0  # many rows end early
+    words = _words(ROWS) % 9
+    words[:, 3:] *= np.arange(ROWS)[:, None] % 3 > 0  # many rows end early
     model = keras.Sequential(
         [
             keras.Input((WIDTH,), dtype="int32"),
@@ -303,7 +304,7 @@ def masks(setting: Setting) -> Recipe:
         ]
     )
     model.compile(sgd(0.2), crossentropy(), metrics=["accuracy"])
-    y = generator().integers(0, CLASSES, (38, WIDTH)).astype("int32")
+    y = generator().integers(0, CLASSES, (ROWS, WIDTH)).astype("int32")
     return Recipe(
         model,
         fit={"x": batches(words, y), "epochs": 2},

@@ -31,7 +31,7 @@ GROUP = "Optimizers and precision"
 def _regress(optimizer: keras.optimizers.Optimizer, epochs: int = 2, **fit: Any) -> Recipe:
     model = keras.Sequential([keras.Input((WIDTH,)), keras.layers.Dense(2)])
     model.compile(optimizer, "mse")
-    data = batches(inputs(24), targets(24, 2))  # 7, 7, 7 and 3 rows
+    data = batches(inputs(21), targets(21, 2))  # 8, 8 and 5 rows
     return Recipe(model, fit={"x": data, "epochs": epochs, **fit})
 
 
@@ -106,7 +106,10 @@ def accumulate(setting: Setting) -> Recipe:
     model = classifier()
     optimizer = keras.optimizers.Adam(0.02, global_clipnorm=0.5)
     model.compile(optimizer, crossentropy(), metrics=["accuracy"])
-    x, y = inputs(49), labels(49)  # seven batches: two groups of three and one left over
+    x, y = (
+        inputs(7 * BATCH),
+        labels(7 * BATCH),
+    )  # seven batches: two groups of three and one left over
     if setting.reference:
         # Metrics are over the same rows; the loss is tracked with the same row counts.
         return Recipe(model, fit={"x": batches(x, y, batch=3 * BATCH), "epochs": 2})
