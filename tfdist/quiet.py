@@ -11,7 +11,9 @@ import tempfile
 from collections.abc import Iterator
 
 # Remarks come before TensorFlow reads its own log level: "I0000 00:00:17...  file.cc:1] text".
-_REMARK = re.compile(rb"^([IWE]0000 .*|WARNING: All log messages before absl.*|To enable the .*)\n?")
+_REMARK = re.compile(
+    rb"^([IWE]0000 .*|WARNING: All log messages before absl.*|To enable the .*)\n?"
+)
 
 
 def start_tensorflow() -> None:

@@ -60,12 +60,14 @@ PAIRS = (
 )
 
 
-def measure(steps: int, global_batch: int) -> dict[str, list[float]]:
+def measure(steps: int, global_batch: int, learning_rate: float) -> dict[str, list[float]]:
     """Trains in every way.
 
     Args:
         steps: Updates of the weights.
         global_batch: Examples a step, an even number.
+        learning_rate: Of SGD whose gradient is clipped to norm 1. A fresh ResNet50 has steep
+            gradients: at large rates even the nudged device drifts off within a few steps.
 
     Returns:
         The loss of each step, by the way's name.
@@ -79,7 +81,7 @@ def measure(steps: int, global_batch: int) -> dict[str, list[float]]:
             f"equality: {steps} steps of {global_batch} are given; allowed: one step or more of "
             "an even number of examples"
         )
-    return {way.name: _run(way, steps, global_batch) for way in WAYS}
+    return {way.name: _run(way, steps, global_batch, learning_rate) for way in WAYS}
 
 
 def differences(losses: dict[str, list[float]]) -> dict[str, np.ndarray]:
@@ -119,7 +121,9 @@ def plot(losses: dict[str, list[float]], path: pathlib.Path) -> None:
     figure.savefig(path, dpi=120)
 
 
-def train(way: Way, steps: int, global_batch: int, seed: int = 0) -> list[float]:
+def train(
+    way: Way, steps: int, global_batch: int, learning_rate: float, seed: int = 0
+) -> list[float]:
     """Trains in one way, in this process; every worker calls it."""
     start_tensorflow()
     import keras
@@ -141,7 +145,7 @@ def train(way: Way, steps: int, global_batch: int, seed: int = 0) -> list[float]
             zero_gamma=True,
         )
         model.compile(
-            optimizer=keras.optimizers.SGD(0.01, momentum=0.9),
+            optimizer=keras.optimizers.SGD(learning_rate, global_clipnorm=1.0),
             loss="sparse_categorical_crossentropy",
         )
     if way.nudged:
@@ -157,14 +161,14 @@ def train(way: Way, steps: int, global_batch: int, seed: int = 0) -> list[float]
     return history.history["loss"]
 
 
-def _run(way: Way, steps: int, global_batch: int) -> list[float]:
+def _run(way: Way, steps: int, global_batch: int, learning_rate: float) -> list[float]:
     with tempfile.TemporaryDirectory() as folder:
         output = pathlib.Path(folder) / "losses.json"
         command = [sys.executable, "-m", "tfdist.benchmark.equality"]
         if way.workers > 1:
             launch = [sys.executable, "-m", "tfdist", "launch", "--workers", str(way.workers)]
             command = [*launch, "--", *command]
-        command += [way.name, str(steps), str(global_batch), str(output)]
+        command += [way.name, str(steps), str(global_batch), str(learning_rate), str(output)]
         environment = dict(os.environ, CUDA_VISIBLE_DEVICES="")
         done = subprocess.run(command, stdout=2, timeout=_TIMEOUT, env=environment)
         if done.returncode:
@@ -172,9 +176,9 @@ def _run(way: Way, steps: int, global_batch: int) -> list[float]:
         return json.loads(output.read_text())
 
 
-def _main(name: str, steps: str, global_batch: str, output: str) -> None:
+def _main(name: str, steps: str, global_batch: str, learning_rate: str, output: str) -> None:
     way = next(way for way in WAYS if way.name == name)
-    losses = train(way, int(steps), int(global_batch))
+    losses = train(way, int(steps), int(global_batch), float(learning_rate))
     from tfdist.cluster import Cluster
 
     if Cluster.from_environment().is_chief:

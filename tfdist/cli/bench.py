@@ -23,12 +23,15 @@ def main(argv: list[str]) -> int:
     )
     parser.add_argument("--steps", type=count, default=20, help="updates of the weights (20)")
     parser.add_argument("--global_batch", type=count, default=32, help="examples a step (32)")
+    parser.add_argument(
+        "--learning_rate", type=float, default=1e-5, help="of SGD with clipped gradients (0.00001)"
+    )
     parser.add_argument("--json", metavar="FILE", help="also write the losses of every step")
     parser.add_argument("--plot", metavar="FILE", help="also draw them, as a PNG")
     options = parser.parse_args(argv)
     from tfdist.benchmark import equality
 
-    losses = equality.measure(options.steps, options.global_batch)
+    losses = equality.measure(options.steps, options.global_batch, options.learning_rate)
     if options.json:
         pathlib.Path(options.json).write_text(json.dumps(losses, indent=1) + "\n")
     if options.plot:
