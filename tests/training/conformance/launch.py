@@ -35,6 +35,7 @@ class Run:
         self.name = f"{loop} {where}"
         jobs = JOBS.get(where)
         self.workers = jobs["worker"] if where == "multi_worker_mirrored" and jobs else 1
+        self.stalled = False  # Whether it was ended because nothing came any more.
         self._processes: list[subprocess.Popen[bytes]] = []
         self._logs: list[Path] = []
         folder.mkdir(parents=True, exist_ok=True)
@@ -101,6 +102,7 @@ class Run:
             if len(now) > len(done):
                 done, since = now, time.monotonic()
             if time.monotonic() - since > patience:
+                self.stalled = True
                 break
         self.stop()
         return self.done()

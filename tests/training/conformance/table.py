@@ -84,11 +84,12 @@ def complete(folder: Path, loop: str, where: str) -> None:
         done = run.wait(PATIENCE[loop])
         print(f"{loop} {where}: {len(done)} of {len(missing)}", flush=True)
         missing = [name for name in missing if name not in done]
-        if missing:
+        if missing and (run.stalled or not done):
             # What the processes stood in; the others have not been reached.
             stuck = place / "0" / missing.pop(0)
             stuck.mkdir(parents=True, exist_ok=True)
-            error = {"type": "hangs", "message": run.report(), "traceback": ""}
+            kind = "hangs" if run.stalled else "a crash"
+            error = {"type": kind, "message": run.report(), "traceback": ""}
             (stuck / "error.json").write_text(json.dumps(error))
 
 
