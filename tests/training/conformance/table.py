@@ -39,6 +39,11 @@ In each field: **tfdist**, then plain Keras `fit` in the same place.
 - **refused**: a `ConfigError` before the first step that says what to do instead.
 - **raises**: the exception. **hangs**: no end, nor any progress for a minute.
 
+Plain Keras fails to start under MirroredStrategy where a first batch (of `fit` or of `evaluate`)
+cannot be halved; the batches of `fit` here can. Features of the Trainer alone (functions of
+InputContext, `accumulate_steps`, `steps_per_call`) are measured in plain Keras with its nearest
+equal: the whole dataset, `gradient_accumulation_steps`, one step a call.
+
 Layers that compute on each replica's slice (plain BatchNormalization, Dropout) are compared with
 one device that computes the same slices. Written by
 `python -m tests.training.conformance.table`, {versions}, CPU.
