@@ -117,7 +117,7 @@ def verdict(folder: Path, loop: str, feature: Feature, strategy: str) -> str:
         return "="
     if apart <= max(feature.tolerance, feature.one_device):
         return "≈"
-    return "off by nothing comparable" if apart == float("inf") else f"off by {apart:.0e}"
+    return "NaN or values missing" if apart == float("inf") else f"off by {apart:.0e}"
 
 
 if __name__ == "__main__":
