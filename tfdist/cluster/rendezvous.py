@@ -28,6 +28,8 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 
 from tfdist.cluster.cluster import Cluster, Task
+from tfdist.cluster.door import Door
+from tfdist.cluster.faults import HOPELESS, KINDS, Faults
 from tfdist.cluster.messages import quote
 from tfdist.cluster.sockets import Connection, Place, connect, listen, resolve
 from tfdist.cluster.wire import MAX_BYTES, Hello, decode
@@ -35,17 +37,12 @@ from tfdist.errors import ConfigError, PeerError, TfdistError
 
 DEFAULT_TIMEOUT = 300.0
 
-_FAULTS = ("foreign", "duplicate", "misplaced", "taken")
-_HOPELESS = ("foreign", "duplicate", "misplaced")  # Starting again does not help.
-
 _ASK_SECONDS = 2.0  # for one question to one peer
 _PAUSE_SECONDS = 1.0  # between two questions to one peer, at most
 _READ_SECONDS = 5.0  # for a caller to say who it is
 _PREPARE_SECONDS = 0.6  # for all to answer "prepare"
 _PATIENCE_SECONDS = 0.9  # beyond the deadline, for who has answered "prepare"
 _FAREWELL_SECONDS = 2.0  # for all to confirm "go"
-_FORGET_SECONDS = 5.0  # after which a fault that was not seen again is forgiven
-_HOPELESS_SECONDS = 10.0  # after which a fault that stands ends the meeting early
 _MAX_CALLERS = 128
 _MAX_QUESTIONS = 64
 _MAX_NAMED = 8
@@ -121,14 +118,6 @@ class _Member:
     confirmed: bool = False
 
 
-@dataclass
-class _Fault:
-    first: float
-    last: float
-    text: str
-    teller: str  # the task that saw it, empty where that is this one
-
-
 class _Meeting:
     def __init__(self, cluster: Cluster, timeout: float, deadline: float, job: str) -> None:
         self._me = cluster.task
@@ -141,11 +130,10 @@ class _Meeting:
         text = f"{cluster.fingerprint()}\n{job}"
         self._hash = hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()
         self._nonce = secrets.token_hex(8)
-        self._faults: dict[tuple[str, str], _Fault] = {}
+        self._faults = Faults(self._names)
         self._strangers: dict[str, str] = {}  # task that a foreign caller claims to be: its hash
         self._members: dict[str, _Member] = {}
-        self._callers: dict[asyncio.StreamWriter, None] = {}
-        self._handlers: set[asyncio.Task[None]] = set()
+        self._door: Door | None = None
         self._listening = False
         self._prepared = False
         self._committed = False
@@ -162,18 +150,16 @@ class _Meeting:
                 left = self._deadline - time.monotonic()
                 if self._committed or (self._prepared and left > -_PATIENCE_SECONDS):
                     left = max(left, 0.05)
-                if left <= 0 or self._is_hopeless():
+                if left <= 0 or (not self._committed and self._faults.stands()):
                     break
                 await asyncio.wait({decision}, timeout=min(left, 0.2))
             if not decision.done():
                 raise self._verdict()
             decision.result()
         finally:
-            for task in (decision, *around, *self._handlers):
+            for task in (decision, *around):
                 task.cancel()
-            for writer in [*self._callers, *(m.writer for m in self._members.values())]:
-                writer.transport.abort()
-            await asyncio.gather(decision, *around, *self._handlers, return_exceptions=True)
+            await asyncio.gather(decision, *around, return_exceptions=True)
 
     def _spawn(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
         return asyncio.create_task(work)
@@ -192,42 +178,24 @@ class _Meeting:
                     text = "is taken by another program"
                 else:
                     text = f"cannot be used ({_reason(error)})"
-                self._see("taken", self._name, f"port {port} of {self._name} {text}")
+                self._faults.see("taken", self._name, f"port {port} of {self._name} {text}")
                 await asyncio.sleep(0.25)
-        self._faults.pop(("taken", self._name), None)
+        self._faults.clear("taken", self._name)
         self._listening = True
-        server = await asyncio.start_server(self._answer, sock=listener, limit=MAX_BYTES)
-        try:
-            await asyncio.Event().wait()
-        finally:
-            server.close()
+        self._door = Door(listener, self._answer, limit=MAX_BYTES, callers=_MAX_CALLERS)
+        await self._door.serve()
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        current = asyncio.current_task()
-        assert current is not None
-        self._handlers.add(current)
-        self._callers[writer] = None
-        if len(self._callers) > _MAX_CALLERS:
-            # The one that has been silent for longest makes room: a flood of
-            # connections must not keep the peers out.
-            next(iter(self._callers)).transport.abort()
-        try:
+        # An error here: the caller has gone, is too slow or says too much.
+        with contextlib.suppress(OSError, ValueError, TimeoutError):
             async with asyncio.timeout(_READ_SECONDS):
                 line = await reader.readline()
-            hello = decode(line, _FAULTS)
+            hello = decode(line, KINDS)
             if hello is not None:
                 writer.write(self._hello("hello"))
                 await self._receive(hello, reader, writer)
                 async with asyncio.timeout(_ASK_SECONDS):
                     await writer.drain()
-        except (OSError, ValueError, TimeoutError):
-            pass  # The caller has gone, is too slow or says too much.
-        except asyncio.CancelledError:
-            pass  # The meeting is over. asyncio would print a traceback for a handler.
-        finally:
-            self._callers.pop(writer, None)
-            self._handlers.discard(current)
-            writer.close()
 
     async def _receive(
         self, hello: Hello, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
@@ -245,7 +213,8 @@ class _Meeting:
             return
         self._take_notes(peer, hello)
         if hello.kind == "ready" and self._name == self._leader:
-            self._callers.pop(writer, None)
+            if self._door is not None:
+                self._door.keep()
             await self._hear_member(hello.task, reader, writer)
 
     # Asking.
@@ -276,15 +245,15 @@ class _Meeting:
         peer.met = hello.hash == self._hash and hello.task == name
         if peer.met:
             for kind in ("foreign", "misplaced"):
-                self._faults.pop((kind, name), None)
+                self._faults.clear(kind, name)
             self._strangers.pop(name, None)
             self._take_notes(peer, hello)
         elif hello.hash != self._hash:
             peer.problem = f"belongs to another cluster or job, as {hello.task}"
-            self._see("foreign", name, f"{where} {peer.problem}")
+            self._faults.see("foreign", name, f"{where} {peer.problem}")
         else:
             peer.problem = f"says that it is {hello.task}"
-            self._see("misplaced", name, f"{where} {peer.problem}")
+            self._faults.see("misplaced", name, f"{where} {peer.problem}")
 
     async def _question(self, peer: _Peer) -> Hello | None:
         """Asks who is there; None, with the problem noted, when no task of tfdist is."""
@@ -312,7 +281,7 @@ class _Meeting:
         reader, writer = connection
         try:
             writer.write(self._hello(kind))
-            return decode(await reader.readline(), _FAULTS)
+            return decode(await reader.readline(), KINDS)
         except (OSError, ValueError):
             return None
         except BaseException:
@@ -332,13 +301,12 @@ class _Meeting:
                     elif not self._listening:
                         who = f"{hello.task} of another cluster"
                         text = f"port {self._me.port} of {self._name} is taken by {who}"
-                        self._see("taken", self._name, text)
+                        self._faults.see("taken", self._name, text)
             await asyncio.sleep(0.5)
 
     # Deciding.
 
     def _ready(self) -> bool:
-        self._forget_faults()
         met = all(peer.met for peer in self._peers.values())
         return self._listening and met and not self._faults
 
@@ -438,7 +406,6 @@ class _Meeting:
             if word == b"cancel":
                 self._prepared = False
             elif word == b"prepare":
-                self._forget_faults()
                 # Past the deadline it is too late to promise anything.
                 if self._faults or time.monotonic() >= self._deadline:
                     return False
@@ -449,64 +416,22 @@ class _Meeting:
     # Faults, and what to say about them.
 
     def _hello(self, kind: str) -> bytes:
-        self._forget_faults()
-        faults = tuple(key for key, fault in self._faults.items() if not fault.teller)
         missing = tuple(name for name, peer in self._peers.items() if not peer.met)
+        faults = self._faults.own()
         return Hello(kind, self._hash, self._name, self._nonce, faults, missing).encode()
 
     def _take_notes(self, peer: _Peer, hello: Hello) -> None:
         peer.missing = hello.missing
-        for key, fault in list(self._faults.items()):
-            if fault.teller == str(peer.task) and key not in hello.faults:
-                del self._faults[key]  # It is over.
-        for kind, name in hello.faults:
-            if name not in self._names:
-                continue
-            text = {
-                "foreign": f"{name} belongs to another cluster or job",
-                "duplicate": f"two processes are {name}",
-                "misplaced": f"the address of {name} is that of another task",
-                "taken": f"the port of {name} is taken by another program",
-            }[kind]
-            self._see(kind, name, f"{text} (says {peer.task})", teller=str(peer.task))
+        self._faults.hear(hello)
 
     def _see_duplicate(self) -> None:
-        self._see("duplicate", self._name, f"two processes are {self._name}")
-
-    def _see(self, kind: str, name: str, text: str, teller: str = "") -> None:
-        now = time.monotonic()
-        fault = self._faults.setdefault((kind, name), _Fault(now, now, text, teller))
-        fault.last = now
-        if not teller:  # What we see ourselves counts for more.
-            fault.text, fault.teller = text, teller
-
-    def _forget_faults(self) -> None:
-        now = time.monotonic()
-        for key, fault in list(self._faults.items()):
-            if now - fault.last > _FORGET_SECONDS:
-                del self._faults[key]
-
-    def _is_hopeless(self) -> bool:
-        """Whether a fault has stood for so long that waiting for the deadline is no use.
-
-        It has to stand for a while: tasks that start a little later must see
-        it too, and what is left of an ending job goes away.
-        """
-        self._forget_faults()
-        return not self._committed and any(
-            kind in _HOPELESS and fault.last - fault.first > _HOPELESS_SECONDS
-            for (kind, _), fault in self._faults.items()
-        )
+        self._faults.see("duplicate", self._name, f"two processes are {self._name}")
 
     def _verdict(self) -> TfdistError:
         """Returns the error that names all that is wrong, in one line."""
-        problems: dict[str, str] = {}  # by task, the gravest first
-        hopeless = False
-        for kind in ("duplicate", "foreign", "misplaced", "taken"):
-            for (fault_kind, name), fault in self._faults.items():
-                if fault_kind == kind and name not in problems:
-                    problems[name] = fault.text
-                    hopeless = hopeless or kind in _HOPELESS
+        faults = self._faults.gravest()
+        problems = {name: text for name, (_, text) in faults.items()}
+        hopeless = any(kind in HOPELESS for kind, _ in faults.values())
         for name, peer in self._peers.items():
             if name in problems or peer.met:
                 continue
