@@ -13,7 +13,7 @@ import keras
 import tensorflow as tf
 
 from tfdist.errors import ConfigError
-from tfdist.training.replica import flat_metrics, overrides
+from tfdist.training.recorder import flat_metrics, overrides
 
 # Means of a function that Keras does not evaluate example by example.
 _NOT_BY_EXAMPLE = ("PearsonCorrelation", "ConcordanceCorrelation")

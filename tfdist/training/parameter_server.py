@@ -20,7 +20,8 @@ from tfdist.training import metrics as metrics_module
 from tfdist.training.feed import Epoch, loosen, rows_of
 from tfdist.training.loss_scale import LossScaler
 from tfdist.training.moving_average import MovingAverage
-from tfdist.training.replica import ReducedView, ReplicaStep
+from tfdist.training.replica import ReplicaStep
+from tfdist.training.views import ReducedView
 
 # Batches under way for each worker: one that it computes on and one that waits.
 _PER_WORKER = 2

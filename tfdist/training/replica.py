@@ -11,12 +11,8 @@ is reduced over the replicas in one place, `tfdist.training.reduction`.
 
 from __future__ import annotations
 
-import concurrent.futures
-import contextlib
-import functools
 import inspect
-import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import keras
@@ -24,7 +20,8 @@ import tensorflow as tf
 
 from tfdist.errors import ConfigError
 from tfdist.training.feed import rows_of
-from tfdist.training.reduction import all_reduce
+from tfdist.training.recorder import Recorder, flat_metrics, overrides
+from tfdist.training.views import OneReplicaView
 
 # Replicas draw different dropout masks: this odd multiple of the replica's number is added to
 # the seed, so that no two of up to 2**31 replicas share one.
@@ -52,101 +49,6 @@ class ReplicaOutput(NamedTuple):
     state: list[tf.Tensor]
     logs: dict[str, tf.Tensor]
     outputs: Any
-
-
-class OneReplicaView(tf.distribute.ReplicaContext):
-    """A replica context in which Keras sees one device, yet collectives reach all replicas.
-
-    The strategy it names is TensorFlow's default one (one replica), so Keras does not
-    scale losses; `all_reduce`, which synchronized BatchNormalization calls, goes to the
-    replica context it stands in for.
-
-    Args:
-        real: That replica context.
-        count: How many examples this replica has; with none, it adds nothing to the sums.
-    """
-
-    def __init__(self, real: tf.distribute.ReplicaContext, count: tf.Tensor) -> None:
-        super().__init__(_DEFAULT_STRATEGY, real.replica_id_in_sync_group)
-        # Which copy of a variable is read here; the default strategy knows of one only.
-        self._local_replica_id = real._local_replica_id
-        self._real = real
-        self._count = count
-
-    def all_reduce(self, reduce_op: Any, value: Any, options: Any = None) -> Any:
-        """Reduces over the replicas of the real strategy; the gradient is reduced likewise."""
-
-        def total(tensors: Sequence[tf.Tensor]) -> Any:
-            own = [tf.where(self._count > 0, t, tf.zeros_like(t)) for t in tensors]
-            # tf.custom_gradient searches the graph behind its results for variables. The search
-            # ends here, instead of going through the graphs of all replicas at every call.
-            own = [tf.stop_gradient(t) for t in own]
-            with inside(self._real):
-                return all_reduce(self._real, reduce_op, own, options)
-
-        @tf.custom_gradient
-        def reduce(*tensors: tf.Tensor) -> Any:
-            return total(tensors), lambda *upstream: total(upstream)
-
-        flat = tf.nest.flatten(value)
-        return tf.nest.pack_sequence_as(value, tf.nest.flatten(reduce(*flat)))
-
-    def merge_call(self, merge_fn: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Calls `merge_fn` in the real strategy's cross-replica context."""
-        with inside(self._real):
-            return self._real.merge_call(merge_fn, args, kwargs)
-
-
-class ReducedView(tf.distribute.ReplicaContext):
-    """A replica context for an optimizer whose gradients are already reduced.
-
-    Keras' optimizer sums the gradients with `all_reduce`; here that returns them as they are.
-    """
-
-    def __init__(self, real: tf.distribute.ReplicaContext) -> None:
-        super().__init__(real.strategy, real.replica_id_in_sync_group)
-        self._real = real
-
-    def all_reduce(self, reduce_op: Any, value: Any, options: Any = None) -> Any:
-        """Returns `value`: it has been reduced."""
-        del reduce_op, options
-        return value
-
-    def merge_call(self, merge_fn: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Calls `merge_fn` in the real strategy's cross-replica context."""
-        with inside(self._real):
-            return self._real.merge_call(merge_fn, args, kwargs)
-
-
-def _default_strategy() -> tf.distribute.Strategy:
-    """TensorFlow's default strategy, also where this module is first imported in a scope.
-
-    The scope is the importing thread's; another thread is in none.
-    """
-    with concurrent.futures.ThreadPoolExecutor(1) as pool:
-        return pool.submit(tf.distribute.get_strategy).result()
-
-
-_DEFAULT_STRATEGY = _default_strategy()
-
-
-@contextlib.contextmanager
-def inside(context: tf.distribute.ReplicaContext) -> Iterator[None]:
-    """Makes a context current that a view stands in for, though it was entered before.
-
-    A replica context keeps what `tf.summary` is to go back to when it is left; entered twice, it
-    would go back to itself, and summaries would be looked for in a graph that is gone.
-    """
-    name = "_summary_recording_distribution_strategy"
-    kept = getattr(context, name, None)
-    with context:
-        yield
-    setattr(context, name, kept)
-
-
-def overrides(model: keras.Model, method: str) -> bool:
-    """Says whether the model's class has a `method` of its own."""
-    return getattr(type(model), method) is not getattr(keras.Model, method)
 
 
 class ReplicaStep:
@@ -264,7 +166,7 @@ class ReplicaStep:
             return self._call(x, training=False)
 
     def update_metrics_together(self, totals: Sequence[tf.Tensor], outputs: Any) -> list[tf.Tensor]:
-        """Updates metrics with the outputs of all replicas; returns what each grew by."""
+        """Updates metrics with the outputs of all replicas; returns the new totals."""
         real = tf.distribute.get_replica_context()
         x, y, y_pred, sample_weight = outputs
         mapping = list(zip(self.metrics, totals, strict=True))
@@ -443,108 +345,6 @@ def _gradients(
     return own
 
 
-class Recorder(contextlib.AbstractContextManager["Recorder"]):
-    """Stands between the code of a model's step and the optimizer and metrics it calls.
-
-    It takes down the gradients that an overridden `train_step` hands to the optimizer. And a
-    `keras.metrics.Mean` that is given one number a batch is a mean over batches: the number of
-    a slice counts for the slice's share of the batch.
-
-    It is entered around `strategy.run`, as the replicas, which are threads that take turns,
-    share the optimizer and the metrics.
-    """
-
-    def __init__(self, model: keras.Model) -> None:
-        self._model = model
-        self._active = overrides(model, "train_step")
-        self._of_thread = threading.local()
-        update_state = keras.metrics.Mean.update_state
-        self._means = [
-            metric
-            for metric in flat_metrics(model)
-            if isinstance(metric, keras.metrics.Mean) and type(metric).update_state is update_state
-        ]
-        optimizers = [v for v in vars(model).values() if isinstance(v, keras.optimizers.Optimizer)]
-        self._others = [v for v in optimizers if v is not model.optimizer]
-
-    def __enter__(self) -> Recorder:
-        for metric in self._means:
-            metric.update_state = functools.partial(self._update_mean, metric)
-        if self._active:
-            optimizer = self._model.optimizer
-            self._scale_loss = optimizer.scale_loss
-            optimizer.apply = self._record
-            optimizer.scale_loss = self._scale
-            for other in self._others:
-                other.apply = self._refuse
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for metric in self._means:
-            del metric.update_state
-        if self._active:
-            del self._model.optimizer.apply
-            del self._model.optimizer.scale_loss
-            for other in self._others:
-                del other.apply
-
-    def start(self, weight: tf.Tensor) -> None:
-        """Begins a replica's step, whose slice is the share `weight` of the batch."""
-        self._of_thread.weight = weight
-        self._of_thread.gradients = None
-        self._of_thread.scaled = False
-
-    def _update_mean(
-        self, metric: keras.metrics.Mean, values: Any, sample_weight: Any = None
-    ) -> None:
-        if sample_weight is None and len(keras.ops.shape(values)) == 0:
-            sample_weight = self._of_thread.weight
-        type(metric).update_state(metric, values, sample_weight=sample_weight)
-
-    def _refuse(self, *_: object, **__: object) -> None:
-        raise ConfigError(
-            f"{type(self._model).__name__}.train_step: uses an optimizer beside the compiled one; "
-            "allowed: the compiled one, once a step; train the parts as models of their own"
-        )
-
-    def take(self, variables: Sequence[keras.Variable]) -> tuple[list[Any], tf.Tensor]:
-        """The recorded gradients of `variables`, and what they are scaled by already.
-
-        Raises:
-            ConfigError: The step did not call the optimizer.
-        """
-        gradients = getattr(self._of_thread, "gradients", None)
-        if gradients is None:
-            raise ConfigError(
-                f"{type(self._model).__name__}.train_step: never calls self.optimizer.apply or "
-                "apply_gradients, so there is nothing to train with; call it, or override "
-                "compute_loss instead"
-            )
-        scale = tf.constant(1.0)
-        if getattr(self._of_thread, "scaled", False):
-            scale = tf.cast(self._scale_loss(scale), tf.float32)
-        self._of_thread.gradients = None
-        self._of_thread.scaled = False
-        return [gradients.get(id(v)) for v in variables], scale
-
-    def _scale(self, loss: tf.Tensor) -> tf.Tensor:
-        self._of_thread.scaled = True
-        return self._scale_loss(loss)
-
-    def _record(self, grads: Any, trainable_variables: Any = None) -> None:
-        if getattr(self._of_thread, "gradients", None) is not None:
-            raise ConfigError(
-                f"{type(self._model).__name__}.train_step: calls optimizer.apply more than once a "
-                "step; allowed: once, as in Keras' guide to custom train steps"
-            )
-        variables = self._model.trainable_variables
-        if trainable_variables is not None:
-            variables = list(trainable_variables)
-        self._of_thread.gradients = {
-            id(v): gradient for v, gradient in zip(variables, list(grads), strict=True)
-        }
-
-
 def is_seed(variable: keras.Variable) -> bool:
     """Says whether the variable is the state of a `keras.random.SeedGenerator`."""
     return variable.name == _SEED_NAME and tuple(variable.shape) == (2,)
@@ -558,22 +358,6 @@ def _seed_offset(variable: keras.Variable, real: tf.distribute.ReplicaContext) -
 def _replica_value(variable: keras.Variable, real: tf.distribute.ReplicaContext) -> tf.Tensor:
     value = tf.convert_to_tensor(variable.value)
     return value + _seed_offset(variable, real) if is_seed(variable) else value
-
-
-def flat_metrics(model: keras.Model) -> Iterator[keras.Metric]:
-    """The model's metrics, those inside compiled metrics and losses too."""
-    seen: set[int] = set()
-    stack = list(model.metrics)
-    while stack:
-        metric = stack.pop()
-        if id(metric) in seen:
-            continue
-        seen.add(id(metric))
-        inner = getattr(metric, "metrics", None)
-        if inner:
-            stack.extend(inner)
-        else:
-            yield metric
 
 
 def _is_metric(model: keras.Model, name: str) -> bool:

@@ -20,7 +20,8 @@ from tfdist.training.loss_scale import LossScaler, divide
 from tfdist.training.moving_average import MovingAverage
 from tfdist.training.preemption import StopFlag
 from tfdist.training.reduction import gather, reduce_gradients, reduce_small
-from tfdist.training.replica import ReducedView, ReplicaStep, inside
+from tfdist.training.replica import ReplicaStep
+from tfdist.training.views import ReducedView, inside
 
 
 class SynchronousLoop:
