@@ -11,7 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tfdist.errors import ConfigError
-from tfdist.training.feed import Feed, Share, make_feed
+from tfdist.training.feed import Feed
+from tfdist.training.share import Share
+from tfdist.training.sources import make_feed
 
 X = np.arange(10, dtype="float32")[:, None]
 Y = np.arange(10, dtype="int32")

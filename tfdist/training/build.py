@@ -8,7 +8,7 @@ import keras
 import tensorflow as tf
 
 from tfdist.errors import ConfigError
-from tfdist.training.feed import rows_between
+from tfdist.training.batch import rows_between
 
 
 def check(model: keras.Model, strategy: tf.distribute.Strategy) -> None:

@@ -8,6 +8,7 @@ import keras
 import tensorflow as tf
 
 from tfdist.training.build import inner_optimizer
+from tfdist.training.sparse import divide
 
 
 class LossScaler:
@@ -47,16 +48,3 @@ class LossScaler:
         grown = tf.where(full, factor * 2.0, factor)
         scale.assign(tf.where(finite, grown, factor * 0.5))
         steps.assign(tf.where(finite & ~full, count + 1, tf.zeros_like(count)))
-
-
-def divide(gradient: Any, by: tf.Tensor) -> Any:
-    """Divides a dense or sparse gradient, or None, by a scalar."""
-    if gradient is None:
-        return None
-    if isinstance(gradient, tf.IndexedSlices):
-        return tf.IndexedSlices(
-            gradient.values / tf.cast(by, gradient.values.dtype),
-            gradient.indices,
-            gradient.dense_shape,
-        )
-    return gradient / tf.cast(by, gradient.dtype)

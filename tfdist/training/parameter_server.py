@@ -17,11 +17,10 @@ import tensorflow as tf
 
 from tfdist.serving import is_loss, lost_ps, naming_lost_ps
 from tfdist.training import metrics as metrics_module
-from tfdist.training.feed import Epoch, loosen, rows_of
-from tfdist.training.loss_scale import LossScaler
-from tfdist.training.moving_average import MovingAverage
+from tfdist.training.batch import loosen, rows_of
+from tfdist.training.feed import Epoch
 from tfdist.training.replica import ReplicaStep
-from tfdist.training.views import ReducedView
+from tfdist.training.update import Update
 
 # Batches under way for each worker: one that it computes on and one that waits.
 _PER_WORKER = 2
@@ -50,14 +49,13 @@ class ParameterServerLoop:
         if self._together:
             metrics_module.check_gathering(model, strategy)
         self._step = ReplicaStep(model, gather_metrics=self._together)
-        self._scaler = LossScaler(model.optimizer)
-        self._ema = MovingAverage(self._scaler.optimizer, self._step.trainable)
+        self._update = Update(model.optimizer, self._step.trainable, strategy)
+        self._scaler = self._update.scaler
         self.totals = metrics_module.MetricTotals(model)
         self._logs: dict[str, float] = {}
-        self._captured: list[keras.Variable] = []
         self._most_under_way = _PER_WORKER * _count_workers()
         self._under_way: collections.deque[Any] = collections.deque()
-        self._iterations = self._scaler.optimizer.iterations
+        self._iterations = self._update.iterations
         self._count = int(self._iterations.numpy())
         compiled = tf.function(reduce_retracing=True, autograph=False)
         self._train = compiled(self._train_batch)
@@ -179,34 +177,9 @@ class ParameterServerLoop:
         for variable, value in zip(self._step.changed, state, strict=True):
             variable.value.assign(value)
 
-        def apply() -> None:
-            with self._ema.held_back():
-                captured = self.strategy.run(self._apply_replica, args=(gradients, step))
-            for variable, value in zip(self._captured, captured, strict=True):
-                variable.value.assign(value)
-            self._ema.update(step + 1)
-
         finite = self._scaler.all_finite(gradients)
-        if self._scaler.dynamic:
-            tf.cond(finite, apply, lambda: None)
-            self._scaler.update(finite)
-        else:
-            apply()
+        self._update.apply(gradients, finite, step)
         return grown, logs, self._without_gaps(outputs), finite
-
-    def _apply_replica(self, gradients: Any, step: tf.Tensor) -> list[tf.Tensor]:
-        """Applies gradients as step number `step`, whatever the counter variable says by now."""
-        real = tf.distribute.get_replica_context()
-        optimizer = self._scaler.optimizer
-        gradients = self._scaler.unscale(gradients)
-        counter = optimizer.iterations
-        with ReducedView(real), keras.StatelessScope([(counter, step)]) as scope:
-            optimizer.apply(gradients, self._step.trainable)
-        candidates = [*optimizer.variables, *self._step.trainable]
-        self._captured = [
-            v for v in candidates if v is not counter and scope.get_current_value(v) is not None
-        ]
-        return [tf.cast(scope.get_current_value(v), v.dtype) for v in self._captured]
 
     def _test_batch(self, data: Any) -> Any:
         data = loosen(data)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import tensorflow as tf
 
-from tfdist.training.feed import Share
+from tfdist.training.share import Share
 
 _PARAMETER_SERVER = (
     tf.distribute.ParameterServerStrategy,

@@ -19,8 +19,9 @@ import keras
 import tensorflow as tf
 
 from tfdist.errors import ConfigError
-from tfdist.training.feed import rows_of
+from tfdist.training.batch import rows_of
 from tfdist.training.recorder import Recorder, flat_metrics, overrides
+from tfdist.training.sparse import multiply
 from tfdist.training.views import OneReplicaView
 
 # Replicas draw different dropout masks: this odd multiple of the replica's number is added to
@@ -36,7 +37,7 @@ class ReplicaOutput(NamedTuple):
 
     Attributes:
         gradients: One for each trainable variable, None where there is none.
-        metrics: What each metric variable grew by; its value, where `totals` were given.
+        metrics: What each metric variable grew by; its new value, where `totals` were given.
         state: New values of the variables that the model itself changed, in the order of
             `ReplicaStep.changed`.
         logs: Scalars that an overridden `train_step` returned beside the metrics.
@@ -115,7 +116,7 @@ class ReplicaStep:
                 )
             gradients, scaled_by = self.recorder.take(self.trainable)
             factor = weight if loss_scale is None else weight * loss_scale / scaled_by
-            gradients = [_times(gradient, factor) for gradient in gradients]
+            gradients = [multiply(gradient, factor) for gradient in gradients]
             outputs = None
         else:
             with OneReplicaView(real, count), tf.GradientTape() as tape:
@@ -366,15 +367,6 @@ def _is_metric(model: keras.Model, name: str) -> bool:
 
 def _is_scalar(value: Any) -> bool:
     return tf.is_tensor(value) and value.shape.rank == 0
-
-
-def _times(gradient: Any, factor: tf.Tensor) -> Any:
-    if gradient is None:
-        return None
-    if isinstance(gradient, tf.IndexedSlices):
-        values = gradient.values * tf.cast(factor, gradient.values.dtype)
-        return tf.IndexedSlices(values, gradient.indices, gradient.dense_shape)
-    return gradient * tf.cast(factor, gradient.dtype)
 
 
 def _weighted(y_pred: Any, sample_weight: Any, factor: Any) -> Any:

@@ -14,14 +14,16 @@ import numpy as np
 import tensorflow as tf
 
 from tfdist.training import metrics as metrics_module
+from tfdist.training.batch import loosen, rows_between, rows_of
 from tfdist.training.build import loss_reductions
-from tfdist.training.feed import Epoch, Share, loosen, rows_between, rows_of
-from tfdist.training.loss_scale import LossScaler, divide
-from tfdist.training.moving_average import MovingAverage
+from tfdist.training.feed import Epoch
 from tfdist.training.preemption import StopFlag
 from tfdist.training.reduction import gather, reduce_gradients, reduce_small
 from tfdist.training.replica import ReplicaStep
-from tfdist.training.views import ReducedView, inside
+from tfdist.training.share import Share
+from tfdist.training.sparse import divide
+from tfdist.training.update import Update
+from tfdist.training.views import inside
 
 
 class SynchronousLoop:
@@ -70,12 +72,11 @@ class SynchronousLoop:
         if self._together:
             metrics_module.check_gathering(model, strategy)
         self._step = ReplicaStep(model, gather_metrics=self._together)
-        self._sums = share.replicas > 1 and loss_reductions(model) == {"sum"}
-        self._scaler = LossScaler(model.optimizer)
-        self._ema = MovingAverage(self._scaler.optimizer, self._step.trainable)
+        self._sums = not self._alone and loss_reductions(model) == {"sum"}
+        self._update = Update(model.optimizer, self._step.trainable, strategy)
+        self._scaler = self._update.scaler
         self.totals = metrics_module.MetricTotals(model)
         self._logs: dict[str, tf.Variable] = {}
-        self._captured: list[keras.Variable] = []
         self._accumulators: list[list[tf.Variable]] = []
         if accumulate_steps > 1:
             self._accumulators = self._make_accumulators()
@@ -172,7 +173,7 @@ class SynchronousLoop:
         for variable, value in zip(self._step.changed, state, strict=True):
             variable.value.assign(_local(value, self.strategy))
         if not self._accumulators:
-            self._update(gradients, _local(finite, self.strategy))
+            self._update.apply(gradients, _local(finite, self.strategy))
             return
         self._accumulated.assign_add(_local(rows, self.strategy))
         self._pending.assign_add(1)
@@ -204,25 +205,9 @@ class SynchronousLoop:
     def _apply_accumulated(self) -> None:
         output = self.strategy.run(self._take_accumulated)
         gradients, finite = output
-        self._update(gradients, _local(finite, self.strategy))
+        self._update.apply(gradients, _local(finite, self.strategy))
         self._accumulated.assign(0.0)
         self._pending.assign(0)
-
-    def _update(self, gradients: Any, finite: tf.Tensor) -> None:
-        """Lets the optimizer update the weights, unless a gradient overflowed."""
-
-        def apply() -> None:
-            with self._ema.held_back():
-                captured = self.strategy.run(self._apply_replica, args=(gradients,))
-            for variable, value in zip(self._captured, captured, strict=True):
-                variable.value.assign(_local(value, self.strategy))
-            self._ema.update(self._scaler.optimizer.iterations.value)
-
-        if self._scaler.dynamic:
-            tf.cond(finite, apply, lambda: None)
-            self._scaler.update(finite)
-        else:
-            apply()
 
     # The functions below are traced in replica context.
 
@@ -242,11 +227,11 @@ class SynchronousLoop:
             end = (replica + 1) * total // replicas - offset
             data = rows_between(data, begin, end)
         count = rows_of(data)
-        if self._share.replicas > 1:
+        if not self._alone:
             own, stand_in = data, self._stand_ins[_kind(data)]
             data = tf.cond(count > 0, lambda: own, lambda: stand_in)
         batch = rows if self._whole and not self._accumulators else self._nominal
-        if self._share.replicas == 1 and not self._accumulators:
+        if self._alone and not self._accumulators:
             return data, count, tf.constant(1.0)
         return data, count, tf.cast(count, tf.float32) / tf.cast(batch, tf.float32)
 
@@ -269,7 +254,7 @@ class SynchronousLoop:
             gradients = []
         else:
             gradients = self._reduce(gradients)
-            if not whole and self._share.replicas > 1:
+            if not whole and not self._alone:
                 gradients = [divide(g, rows) for g in gradients]
             finite = self._scaler.all_finite(gradients)
         return gradients, metrics, state, logs, finite, rows
@@ -290,21 +275,6 @@ class SynchronousLoop:
         data, count, _ = self._slice(element)
         outputs = _first_rows(self._step.predict(data), count)
         return gather(outputs) if self._share.workers > 1 else outputs
-
-    def _apply_replica(self, gradients: Any) -> list[tf.Tensor]:
-        """Applies reduced gradients; returns what the optimizer assigned in replica context.
-
-        Averages of weights, constraints and the step counter are assigned per replica by Keras,
-        which not every strategy allows: the scope holds them back, to be assigned together.
-        """
-        real = tf.distribute.get_replica_context()
-        gradients = self._scaler.unscale(gradients)
-        optimizer = self._scaler.optimizer
-        with ReducedView(real), keras.StatelessScope() as scope:
-            optimizer.apply(gradients, self._step.trainable)
-        candidates = [*optimizer.variables, *self._step.trainable]
-        self._captured = [v for v in candidates if scope.get_current_value(v) is not None]
-        return [tf.cast(scope.get_current_value(v), v.dtype) for v in self._captured]
 
     def _take_accumulated(self) -> Any:
         local = self._accumulators[_local_index(self._share)]
@@ -331,7 +301,7 @@ class SynchronousLoop:
         self, output: Any, weight: tf.Tensor, count: tf.Tensor, whole: bool
     ) -> tuple[list[tf.Tensor], list[tf.Tensor], dict[str, tf.Tensor], tf.Tensor]:
         """Sums metrics, averages statistics and logs, in one collective a type."""
-        if self._share.replicas == 1:
+        if self._alone:
             state, grown, rows = output.state, output.metrics, weight
         else:
             averaged = [i for i, v in enumerate(output.state) if v.dtype.is_floating]

@@ -21,11 +21,12 @@ from tfdist.training import build, callback_state
 from tfdist.training.callbacks import callback_list
 from tfdist.training.checkpoint import Checkpoints, Position, Saved, announce
 from tfdist.training.course import Course
-from tfdist.training.feed import Epoch, Feed, make_feed
+from tfdist.training.feed import Epoch, Feed
 from tfdist.training.parameter_server import ParameterServerLoop
 from tfdist.training.peers import naming_lost_peers
 from tfdist.training.place import Place
 from tfdist.training.preemption import Sigterm, StopFlag
+from tfdist.training.sources import make_feed
 from tfdist.training.synchronous import SynchronousLoop
 
 _WIRE_DTYPES = {"auto": None, "float32": None, "bfloat16": tf.bfloat16, "float16": tf.float16}
