@@ -24,19 +24,35 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--steps", type=count, default=20, help="updates of the weights (20)")
     parser.add_argument("--global_batch", type=count, default=32, help="examples a step (32)")
     parser.add_argument(
-        "--learning_rate", type=float, default=1e-5, help="of SGD with clipped gradients (0.00001)"
+        "--dtype",
+        choices=("float32", "float64"),
+        default="float32",
+        help="what everything is computed in (float32)",
+    )
+    parser.add_argument(
+        "--learning_rate",
+        type=float,
+        help="of SGD with momentum and clipped gradients (float32: 0.00001, float64: 0.01)",
     )
     parser.add_argument("--json", metavar="FILE", help="also write the losses of every step")
     parser.add_argument("--plot", metavar="FILE", help="also draw them, as a PNG")
     options = parser.parse_args(argv)
     from tfdist.benchmark import equality
 
-    losses = equality.measure(options.steps, options.global_batch, options.learning_rate)
+    rate = options.learning_rate
+    if rate is None:
+        rate = {"float32": 1e-5, "float64": 0.01}[options.dtype]
+    losses = equality.measure(options.steps, options.global_batch, rate, options.dtype)
     if options.json:
         pathlib.Path(options.json).write_text(json.dumps(losses, indent=1) + "\n")
     if options.plot:
-        equality.plot(losses, pathlib.Path(options.plot))
-    print(f"relative difference of the loss, {options.steps} steps of {options.global_batch}")
+        equality.plot(
+            losses, pathlib.Path(options.plot), f"ResNet50, {options.dtype}, rate {rate:g}"
+        )
+    print(
+        f"relative difference of the loss, {options.steps} steps of {options.global_batch}, "
+        f"{options.dtype}, rate {rate:g}"
+    )
     print(f"{'':<42}{'first':>10}{'median':>10}{'largest':>10}")
     for name, values in equality.differences(losses).items():
         middle = sorted(values)[len(values) // 2]
