@@ -182,6 +182,15 @@ class Plan:
         """`to_dict` as indented JSON, to save beside a run."""
         return json.dumps(self.to_dict(), indent=2) + "\n"
 
+    def changes_since(self, before: Plan) -> list[str]:
+        """What differs from another plan, a line each: its name, what it was, what it is."""
+        was, now = dict(before._rows()), dict(self._rows())
+        return [
+            f"{name}: {was.get(name, 'none')} before, {now.get(name, 'none')} now"
+            for name in (was | now)
+            if was.get(name) != now.get(name)
+        ]
+
     def __str__(self) -> str:
         width = max(len(name) for name, _ in self._rows())
         return "\n".join(f"{name:<{width}}  {value}" for name, value in self._rows())

@@ -137,7 +137,7 @@ def run(programs: Programs, machines: Machines, folder: Path, seconds: float) ->
     return ends[0], max(len(side.runs) for side in sides)
 
 
-@pytest.mark.parametrize("seconds", [30.0, 3.0][: size(1, 2)])
+@pytest.mark.parametrize("seconds", [15.0, 30.0, 3.0][: size(1, 3)])
 def test_a_cut_link_loses_nothing(
     programs: Programs, machines: Machines, tmp_path: Path, seconds: float
 ) -> None:

@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.chaos, pytest.mark.cluster]
 LIMIT = 6.0
 LATE = 2.0
 KINDS = ("stop", "sleep", "deadlock")
-SLOW_SECONDS = 1800 if FULL else 20
+SLOW_SECONDS = 1800 if FULL else 10
 
 
 def test_a_stalled_task_is_named_and_a_slow_one_is_not(programs: Programs) -> None:

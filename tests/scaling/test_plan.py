@@ -191,6 +191,18 @@ def test_saved_and_read_back():
         plan.epochs = 1
 
 
+def test_what_another_number_of_replicas_changes_is_said():
+    plan = goyal()
+    assert plan.changes_since(plan) == []
+    half = goyal(num_replicas=128)
+    assert half.changes_since(plan)[:2] == [
+        "global batch: 8,192 = 32 x 256 replicas before, 4,096 = 32 x 128 replicas now",
+        "learning rate: 3.2 = 0.1 for 256, linear before, 1.6 = 0.1 for 256, linear now",
+    ]
+    (change,) = goyal(warmup_epochs=0, boundaries=(30, 60, 80)).changes_since(plan)
+    assert change == "warmup: 5 epochs (785 steps) from 0.1 before, none now"
+
+
 @settings(max_examples=60, deadline=None)
 @given(
     batch=st.integers(1, 512),

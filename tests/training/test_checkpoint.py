@@ -440,11 +440,13 @@ def test_another_global_batch_goes_on_at_the_same_example(devices, tmp_path, cap
     log = keras.callbacks.LambdaCallback(
         on_train_batch_begin=lambda batch, logs: seen.append(batch)
     )
-    tfdist.Trainer(make_model(strategy), checkpoint_dir=tmp_path).fit(
+    model = make_model(strategy)
+    tfdist.Trainer(model, checkpoint_dir=tmp_path).fit(
         X, Y, batch_size=16, epochs=1, verbose=0, callbacks=[log]
     )
     assert seen == [2, 3]  # After four batches of 8, two of 16.
-    assert "global batch 8 to 16 (the learning rate stays as compiled" in capsys.readouterr().err
+    assert int(model.optimizer.iterations) == 4  # And so do learning-rate schedules.
+    assert "global batch 8 to 16 (the rate is as compiled now, and its" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

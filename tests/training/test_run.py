@@ -35,6 +35,7 @@ def finished(devices, tmp_path_factory):
         base_learning_rate=0.5,
         synchronized_batch_norm=True,
         output_dir=str(output),
+        checkpoint_dir=str(output / "checkpoints"),
     )
     return run.train(Cluster.local(), options), output
 
@@ -68,6 +69,37 @@ def test_plain_keras_loads_the_model_and_predicts_the_same(finished, tmp_path):
     )
     here = keras.models.load_model(output / "model.keras").predict(images, verbose=0)
     np.testing.assert_array_equal(np.load(tmp_path / "plain.npy"), here)
+
+
+def test_going_on_with_fewer_replicas_says_what_changes(finished, capsys):
+    """The last test of this run: it changes what the run has left."""
+    from tfdist.training import run
+
+    _, output = finished
+    options = run.Options(
+        strategy="one_device",
+        model="small_cnn",
+        image_size=16,
+        epochs=3,
+        per_replica_batch=16,
+        base_learning_rate=0.5,
+        synchronized_batch_norm=True,
+        output_dir=str(output),
+        checkpoint_dir=str(output / "checkpoints"),
+    )
+    summary = run.train(Cluster.local(), options)
+    said = capsys.readouterr()
+    assert "changed: global batch: 64 = 16 x 4 replicas before, 16 = 16 x 1 replicas" in said.out
+    assert "changed: learning rate: 0.125 = 0.5 for 256, linear before, 0.03125" in said.out
+    assert "epoch 3, step 0; now replicas 4 to 1" in said.err
+    assert "global batch 64 to 16 (the rate is as compiled now" in said.err
+    # Two epochs of 23 steps were done; the schedule goes on after two of 93, and ends in its end.
+    import keras
+
+    model = keras.models.load_model(output / "model.keras")
+    steps = int(model.optimizer.iterations)
+    assert abs(steps - summary.plan.total_steps) <= 4
+    assert json.loads((output / "plan.json").read_text())["global_batch"] == 16
 
 
 def test_an_output_directory_that_cannot_be_written_is_refused_first(tmp_path):

@@ -24,6 +24,7 @@ from tfdist.errors import ConfigError, TfdistError
 from tfdist.quiet import start_tensorflow
 
 _TIMEOUT = 1800.0
+_STYLES = ("-", "--", ":", "-.", "-", "--")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,22 +108,26 @@ def plot(losses: dict[str, list[float]], path: pathlib.Path, title: str) -> None
         from matplotlib.figure import Figure
     except ImportError:
         raise ConfigError("plot: needs matplotlib; pip install 'tfdist[plots]'") from None
-    figure = Figure(figsize=(8, 7), layout="constrained")
+    figure = Figure(figsize=(10, 7), layout="constrained")
     above, below = figure.subplots(2, 1, sharex=True)
     steps = np.arange(1, 1 + len(losses[ONE.name]))
     for index, (name, values) in enumerate(losses.items()):
-        style = ["-", "--", ":", "-.", "-", "--"][index]
+        style = _STYLES[index]
         above.plot(steps, values, style, label=name, linewidth=1.8)
     above.set_ylabel("loss of the step")
     above.set_title(title)
-    above.legend(fontsize=8)
-    for name, apart in differences(losses).items():
-        below.semilogy(steps, np.maximum(apart, 1e-17), ".-", label=name)
-    below.axhline(2.0**-23, color="grey", linewidth=0.8, linestyle=":", label="float32 epsilon")
+    above.legend(fontsize=8, loc="upper left", bbox_to_anchor=(1, 1))
+    apart = differences(losses)
+    floor = min((d[d > 0].min() for d in apart.values() if d.any()), default=1e-17) / 10
+    for index, (name, values) in enumerate(apart.items()):
+        style = _STYLES[index]
+        below.semilogy(steps, np.maximum(values, floor), style, marker=".", label=name)
+    below.axhline(2.0**-23, color="grey", linewidth=0.8, label="float32 epsilon")
+    below.axhline(floor, color="black", linewidth=0.8, label="no difference at all")
     below.set_ylabel("relative difference")
     below.set_xlabel("step")
     below.set_xticks(steps[::2])
-    below.legend(fontsize=8)
+    below.legend(fontsize=8, loc="upper left", bbox_to_anchor=(1, 1))
     figure.savefig(path, dpi=120)
 
 

@@ -25,7 +25,7 @@ def resnet50(
 ) -> keras.Model:
     """A ResNet50 with layers named as in `keras.applications.ResNet50`.
 
-    Under a mixed-precision policy its output is still float32.
+    Under a mixed-precision policy its output is still of `keras.config.floatx()`.
 
     Args:
         input_shape: Height, width and channels; 32 x 32 at least.
@@ -66,7 +66,9 @@ def resnet50(
             if zero_gamma and layer.name.endswith("_3_bn"):
                 layer.gamma.assign(keras.ops.zeros_like(layer.gamma))
     # Softmax in float16 loses what the loss needs.
-    head = keras.layers.Dense(classes, activation=activation, dtype="float32", name=_HEAD)
+    head = keras.layers.Dense(
+        classes, activation=activation, dtype=keras.config.floatx(), name=_HEAD
+    )
     model = keras.Model(body.input, head(body.output), name="resnet50")
     if weights is not None:
         _load(model, body, Path(weights))

@@ -46,5 +46,7 @@ def small_cnn(
             )(images)
         images = keras.layers.ReLU()(images)
     features = keras.layers.GlobalAveragePooling2D()(images)
-    outputs = keras.layers.Dense(classes, activation=activation, dtype="float32")(features)
+    outputs = keras.layers.Dense(classes, activation=activation, dtype=keras.config.floatx())(
+        features
+    )
     return keras.Model(inputs, outputs, name="small_cnn")

@@ -15,6 +15,7 @@ import tensorflow as tf
 
 from tfdist.errors import CheckpointError, ConfigError, TfdistError
 from tfdist.training import callback_state, checkpoint_file
+from tfdist.training.build import inner_optimizer
 from tfdist.training.checkpoint_dir import CheckpointDirectory
 from tfdist.training.checkpoint_file import Content
 from tfdist.training.place import Place
@@ -52,6 +53,12 @@ class Position:
     seed: int = 0
     global_batch: int = 0
     finished: bool = False
+
+    def after(self, steps: int, global_batch: int) -> int:
+        """How many steps of another global batch have seen the examples of so many of this."""
+        if self.global_batch in (0, global_batch):
+            return steps
+        return steps * self.global_batch // global_batch
 
 
 @dataclass(frozen=True)
@@ -137,12 +144,16 @@ class Checkpoints:
         name, _, data = message[1:].partition(b"\n")
         return Saved(name.decode(), checkpoint_file.decode(data))
 
-    def restore(self, saved: Saved, loop: Any) -> None:
+    def restore(self, saved: Saved, loop: Any, global_batch: int) -> None:
         """Gives the model and its optimizer the saved values.
+
+        With another global batch the optimizer's count of steps is changed to what it would be
+        after as many examples, as learning-rate schedules go by it.
 
         Args:
             saved: What `find` returned.
             loop: The loop that trains the model, which has been built.
+            global_batch: Rows of a batch from here on.
 
         Raises:
             ConfigError: It is the checkpoint of another model or another optimizer.
@@ -152,6 +163,9 @@ class Checkpoints:
             self._compare(saved, kind, manifest[kind], variables)
             for index, variable in enumerate(variables):
                 variable.value.assign(_tensor(arrays[f"{kind}/{index}"]))
+        counter = inner_optimizer(self._model.optimizer).iterations
+        steps = saved.position.after(int(counter.numpy()), global_batch)
+        counter.assign(steps)
         totals = None
         if manifest["metrics"] == _describe(self._model.metrics_variables):
             totals = [_tensor(arrays[f"metrics/{i}"]) for i in range(len(manifest["metrics"]))]
@@ -190,8 +204,8 @@ class Checkpoints:
             changes.append(f"{cluster['strategy']} to {now['strategy']}")
         if position.global_batch != global_batch:
             changes.append(
-                f"global batch {position.global_batch} to {global_batch} (the learning rate stays "
-                "as compiled, and an epoch has other steps)"
+                f"global batch {position.global_batch} to {global_batch} (the rate is as compiled "
+                "now, and its schedule goes on at the step of the same example)"
             )
         elif changes and cluster["replicas"] != now["replicas"]:
             changes.append(

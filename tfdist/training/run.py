@@ -125,7 +125,7 @@ def train(cluster: Cluster, options: Options) -> Summary | None:
         print(f"{source.name}: {source.num_train:,} to train on, {source.num_test:,} to test on")
         print(plan, flush=True)
     if output is not None:
-        (output / "plan.json").write_text(plan.to_json())
+        _note_plan(plan, output / "plan.json")
     trainer = _trainer(options, source, plan, strategy)
     progress = Progress(plan.global_batch, options.epochs)
     test = source.test(plan.global_batch)
@@ -158,6 +158,17 @@ def train(cluster: Cluster, options: Options) -> Summary | None:
     # All leave together: TensorFlow takes a worker that leaves first for one that was lost.
     trainer.place.exchange(0)
     return summary
+
+
+def _note_plan(plan: Plan, path: pathlib.Path) -> None:
+    """Saves the plan; says what an earlier one in its place, of a run gone on with, had else."""
+    try:
+        before = Plan.from_dict(json.loads(path.read_text()))
+    except (OSError, ValueError, KeyError, TypeError):
+        before = plan  # There is none, or it is not one of ours.
+    for change in plan.changes_since(before):
+        print(f"changed: {change}", flush=True)
+    path.write_text(plan.to_json())
 
 
 def _plan(options: Options, source: data.Source, replicas: int) -> Plan:

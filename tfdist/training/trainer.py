@@ -369,14 +369,15 @@ class Trainer:
         self._fits += 1
         if saved is None or self._checkpoints is None:
             return start
-        self._checkpoints.restore(saved, loop)
         was = saved.position
+        same_call = was.fit == start.fit
+        self._checkpoints.restore(saved, loop, batch if same_call else was.global_batch)
         if was.fit > start.fit:  # This call was done when a later one was saved.
             return dataclasses.replace(start, finished=True)
         if self.place.is_chief:
             announce(self._checkpoints.describe(saved, batch))
         # With other batches, the last one that was complete: a few examples may come twice.
-        step = was.step if was.global_batch == batch else was.step * was.global_batch // batch
+        step = was.after(was.step, batch)
         feed.resume(was.first_epoch, was.epoch, step)
         self._total = was.total
         return dataclasses.replace(was, step=step, global_batch=batch)

@@ -200,7 +200,7 @@ def predict_sizes(setting: Setting) -> Recipe:
 def files(setting: Setting) -> Recipe:
     model = classifier(setting.normalization(momentum=0.5))
     model.compile(sgd(), crossentropy(), metrics=["accuracy"])
-    recipe = classify(model, rows=14)
+    recipe = classify(model, rows=14, predicts=True)
     recipe.evaluate = None
 
     def save(runner: Any) -> dict[str, Any]:

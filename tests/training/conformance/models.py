@@ -37,7 +37,7 @@ GROUP = "Models"
 def sequential(setting: Setting) -> Recipe:
     model = classifier()
     model.compile(sgd(), crossentropy(), metrics=["accuracy"])
-    return classify(model)
+    return classify(model, predicts=True)
 
 
 def _two_inputs() -> tuple[list[Any], list[Any]]:
@@ -108,14 +108,14 @@ class Lazy(keras.Model):
 def subclassed(setting: Setting) -> Recipe:
     model = Lazy()
     model.compile(sgd(), crossentropy(), metrics=["accuracy"])
-    return classify(model)
+    return classify(model, predicts=True)
 
 
 @feature("BatchNormalization, each replica its slice", GROUP, reference="slices")
 def batch_normalization(setting: Setting) -> Recipe:
     model = classifier(setting.normalization(momentum=0.8))
     model.compile(sgd(), crossentropy(), metrics=["accuracy"])
-    return classify(model)
+    return classify(model, predicts=True)
 
 
 @feature("BatchNormalization(synchronized=True)", GROUP)
@@ -123,14 +123,14 @@ def synchronized_batch_normalization(setting: Setting) -> Recipe:
     together = setting.strategy in ("mirrored", "multi_worker_mirrored", "central_storage")
     model = classifier(layers.BatchNormalization(momentum=0.8, synchronized=together))
     model.compile(sgd(), crossentropy(), metrics=["accuracy"])
-    return classify(model)
+    return classify(model, predicts=True)
 
 
 @feature("Dropout with seeds", GROUP, reference="slices")
 def dropout(setting: Setting) -> Recipe:
     model = classifier(setting.dropout(0.4, seed=11))
     model.compile(sgd(), crossentropy(), metrics=["accuracy"])
-    return classify(model)
+    return classify(model, predicts=True)
 
 
 class OwnLoss(Lazy):
@@ -147,7 +147,7 @@ class OwnLoss(Lazy):
 def compute_loss(setting: Setting) -> Recipe:
     model = OwnLoss()
     model.compile(sgd(), crossentropy(), metrics=["accuracy"])
-    return classify(model)
+    return classify(model, predicts=True)
 
 
 class OwnStep(Lazy):
@@ -183,7 +183,7 @@ class OwnStep(Lazy):
 def train_step(setting: Setting) -> Recipe:
     model = OwnStep()
     model.compile(sgd(), crossentropy(), metrics=["accuracy"])
-    return classify(model)
+    return classify(model, predicts=True)
 
 
 class OwnTrackers(Lazy):
@@ -243,7 +243,7 @@ class Scored(layers.Layer):
 def add_loss(setting: Setting) -> Recipe:
     model = classifier(Scored(), layers.Dense(5, activity_regularizer=keras.regularizers.L2(0.01)))
     model.compile(sgd(), crossentropy(), metrics=["accuracy"])
-    return classify(model)
+    return classify(model, predicts=True)
 
 
 @feature("Regularizers and weight constraints", GROUP)
@@ -258,7 +258,7 @@ def regularizers(setting: Setting) -> Recipe:
         )
     )
     model.compile(sgd(0.1), crossentropy(), metrics=["accuracy"])
-    return classify(model)
+    return classify(model, predicts=True)
 
 
 def _words(rows: int) -> np.ndarray:
@@ -344,15 +344,20 @@ def frozen_layers(setting: Setting) -> Recipe:
 
 # Four rows of one pixel each are normalised: rounding grows fast, so only losses are compared.
 @feature(
-    "keras.applications: MobileNetV2",
+    "keras.applications: MobileNet",
     GROUP,
     reference="slices",
     tolerance=1e-3,
     only=("history",),
 )
 def application(setting: Setting) -> Recipe:
-    model = keras.applications.MobileNetV2(
-        (32, 32, 3), alpha=0.35, weights=None, classes=3, classifier_activation=None
+    model = keras.applications.MobileNet(
+        (32, 32, 3),
+        alpha=0.25,
+        dropout=0.0,
+        weights=None,
+        classes=3,
+        classifier_activation=None,
     )
     if setting.reference and setting.slices > 1:
         weights = model.get_weights()
