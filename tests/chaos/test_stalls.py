@@ -37,7 +37,8 @@ def test_a_stalled_task_is_named_and_a_slow_one_is_not(programs: Programs) -> No
     )
     since = 0
     for kind, victim in zip(faults, victims, strict=True):
-        fault = job.until(f"FAULT {kind}", since)
+        # The report of the stall before repeats the last lines of its task, without its name.
+        fault = job.until(rf"^worker/\d +\| FAULT {kind}", since)
         assert fault.startswith(f"worker/{victim} ")
         named = job.until(r"^tfdist: worker/\d stalled", since, LIMIT + 30)
         seconds = named.at - float(fault.rpartition("at=")[2])
