@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.chaos.harness import JOB, Program, Programs, size, wait
+from tests.chaos.harness import FULL, JOB, Program, Programs, size, wait
 from tfdist.launch.ports import free_ports
 
 pytestmark = [pytest.mark.chaos, pytest.mark.cluster]
@@ -102,6 +102,32 @@ def test_a_chief_on_its_own_ends_and_names_the_lost_ps(programs: Programs) -> No
     assert tasks["worker"].end() == 138, tasks["worker"].text()
     assert tasks["worker"].find(r"chief/0 \(.*\) went away without having finished")
     assert time.time() - killed < 2 * NAMED_SECONDS
+
+
+@pytest.mark.skipif(not FULL, reason="half a minute; tests/cluster has the same with less")
+def test_a_worker_that_others_start_again_joins_the_job(programs: Programs) -> None:
+    """Without the launcher, as Kubernetes restarts one pod: nothing says that the others run."""
+    addresses = [f"127.0.0.1:{port}" for port in free_ports(4)]
+    cluster = {"chief": addresses[:1], "worker": addresses[1:3], "ps": addresses[3:]}
+
+    def start(role: str, index: int) -> Program:
+        config = {"cluster": cluster, "task": {"type": role, "index": index}}
+        env = {"TF_CONFIG": json.dumps(config), "STEPS": "800", "EPOCHS": "1", "PAUSE": "0.02"}
+        return programs.start([sys.executable, JOB], env)
+
+    tasks = {role: start(role, 0) for role in cluster}
+    lost = start("worker", 1)
+    tasks["chief"].until("STEP 31 ")
+    lost.process.kill()
+    assert lost.end() == -9
+    again = start("worker", 1)
+    again.until("worker/1 joins a job that runs")
+    assert tasks["chief"].end(300) == 0, tasks["chief"].text()
+    # It has really served: one that had not joined would not be told that all is done.
+    assert again.end() == 0, again.text()
+    assert tasks["worker"].end() == tasks["ps"].end() == 0
+    (end,) = tasks["chief"].find(r"END \d+")
+    assert int(end.partition("END ")[2].split()[0]) == 800
 
 
 FROM_WORKER = "GRPC error information from remote target /job:worker/replica:0/task:1"

@@ -11,7 +11,7 @@ import pytest
 
 from tfdist.cluster import Cluster
 from tfdist.cluster.rendezvous import rendezvous
-from tfdist.cluster.wire import MAX_BYTES, Hello, decode
+from tfdist.cluster.wire import MAX_BYTES, Hello, decode, is_http2
 from tfdist.errors import ConfigError, PeerError, TfdistError
 from tfdist.launch.ports import free_ports
 
@@ -376,6 +376,75 @@ def test_nobody_leaves_while_another_gives_up() -> None:
     assert outcomes, "no trial ran"
 
 
+# How a server of TensorFlow 2.21 begins, whoever calls: a SETTINGS and a WINDOW_UPDATE frame.
+SETTINGS = bytes.fromhex(
+    "000018040000000000000400400000000500400000000600004000fe0300000001000004080000000000003f0001"
+)
+
+
+@contextlib.contextmanager
+def in_tensorflow(*addresses: str) -> Iterator[None]:
+    """Servers that speak as TensorFlow's do."""
+    with contextlib.ExitStack() as stack:
+        for address in addresses:
+            server = socket.create_server(("127.0.0.1", int(address.rpartition(":")[2])))
+            stack.enter_context(server)
+
+            def serve(server: socket.socket = server) -> None:
+                with contextlib.suppress(OSError):
+                    while True:
+                        caller, _ = server.accept()
+                        with caller:
+                            read_line(caller)
+                            caller.sendall(SETTINGS)
+
+            thread = in_background(serve)
+            stack.callback(thread.join)
+            stack.callback(server.shutdown, socket.SHUT_RDWR)
+        yield
+
+
+@pytest.fixture
+def training_job() -> dict[str, list[str]]:
+    chief, ps, *workers = (f"127.0.0.1:{port}" for port in free_ports(4))
+    return {"chief": [chief], "ps": [ps], "worker": workers}
+
+
+def test_a_worker_joins_a_job_that_runs_without_it(
+    training_job: dict[str, list[str]], capfd: pytest.CaptureFixture[str]
+) -> None:
+    (worker,) = tasks(training_job, 1)
+    with in_tensorflow(*training_job["chief"], *training_job["ps"]):
+        assert meet([worker], SOON) == [None]
+    assert "worker/1 joins a job that runs: its chief and ps" in capfd.readouterr().err
+    assert_free({"worker": training_job["worker"][1:]})
+
+
+@pytest.mark.parametrize("role", ["chief", "ps"])
+def test_a_worker_does_not_join_half_a_job(
+    training_job: dict[str, list[str]], role: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tfdist.cluster.rendezvous._JOIN_SECONDS", 0.2)
+    with in_tensorflow(*training_job[role]):
+        (error,) = meet(tasks(training_job, 1), LATE)
+    assert isinstance(error, PeerError)
+    assert f"{role}/0 at {training_job[role][0]} is another program, or has started" in str(error)
+
+
+def test_nobody_but_a_worker_of_a_ps_job_joins_one_that_runs(
+    training_job: dict[str, list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tfdist.cluster.rendezvous._JOIN_SECONDS", 0.2)
+    everyone = [address for addresses in training_job.values() for address in addresses]
+    with in_tensorflow(*(a for a in everyone if a not in training_job["ps"])):
+        (error,) = meet([Cluster.from_cluster_spec(training_job, "ps", 0)], LATE)
+    assert isinstance(error, PeerError)
+    jobs = spec(2)
+    with in_tensorflow(jobs["worker"][0]):
+        (error,) = meet(tasks(jobs, 1), LATE)
+    assert isinstance(error, PeerError)
+
+
 def test_messages_survive_the_wire() -> None:
     hello = Hello("ready", "0" * 64, "ps/3", "f" * 16, (("taken", "ps/1"),), ("worker/0",))
     assert decode(hello.encode(), ("taken",)) == hello
@@ -386,3 +455,4 @@ def test_messages_survive_the_wire() -> None:
 @pytest.mark.parametrize("data", GARBAGE[:-2])
 def test_garbage_is_no_message(data: bytes) -> None:
     assert decode(data, ("taken",)) is None
+    assert not is_http2(data)

@@ -112,16 +112,15 @@ def plot(losses: dict[str, list[float]], path: pathlib.Path, title: str) -> None
     above, below = figure.subplots(2, 1, sharex=True)
     steps = np.arange(1, 1 + len(losses[ONE.name]))
     for index, (name, values) in enumerate(losses.items()):
-        style = _STYLES[index]
-        above.plot(steps, values, style, label=name, linewidth=1.8)
+        above.plot(steps, values, _STYLES[index], label=name, linewidth=1.8)
     above.set_ylabel("loss of the step")
     above.set_title(title)
     above.legend(fontsize=8, loc="upper left", bbox_to_anchor=(1, 1))
     apart = differences(losses)
     floor = min((d[d > 0].min() for d in apart.values() if d.any()), default=1e-17) / 10
-    for index, (name, values) in enumerate(apart.items()):
-        style = _STYLES[index]
-        below.semilogy(steps, np.maximum(values, floor), style, marker=".", label=name)
+    for index, (name, difference) in enumerate(apart.items()):
+        drawn = np.maximum(difference, floor)
+        below.semilogy(steps, drawn, _STYLES[index], marker=".", label=name)
     below.axhline(2.0**-23, color="grey", linewidth=0.8, label="float32 epsilon")
     below.axhline(floor, color="black", linewidth=0.8, label="no difference at all")
     below.set_ylabel("relative difference")

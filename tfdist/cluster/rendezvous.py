@@ -10,6 +10,10 @@ leaves for TensorFlow while another gives up.
 A task that comes too late, or with another cluster, is named on each task that
 is there. Only tasks with the right hash count; other callers are hung up on.
 
+A worker beside ps tasks may also come when the chief and the ps are in
+TensorFlow already: it was lost and started again, and joins them. They cannot
+be so without a meeting that had this worker in it.
+
 Timeouts are `asyncio.timeout`, never `asyncio.wait_for`: in Python 3.11 the
 latter may lose a cancellation, and the meeting would then never end.
 """
@@ -22,6 +26,7 @@ import errno
 import hashlib
 import os
 import secrets
+import sys
 import threading
 import time
 from collections.abc import Callable, Coroutine
@@ -32,7 +37,7 @@ from tfdist.cluster.door import Door
 from tfdist.cluster.faults import HOPELESS, KINDS, Faults
 from tfdist.cluster.messages import quote
 from tfdist.cluster.sockets import Connection, Place, connect, listen, resolve
-from tfdist.cluster.wire import MAX_BYTES, Hello, decode
+from tfdist.cluster.wire import MAX_BYTES, Hello, decode, is_http2
 from tfdist.errors import ConfigError, PeerError, TfdistError
 
 DEFAULT_TIMEOUT = 300.0
@@ -43,6 +48,7 @@ _READ_SECONDS = 5.0  # for a caller to say who it is
 _PREPARE_SECONDS = 0.6  # for all to answer "prepare"
 _PATIENCE_SECONDS = 0.9  # beyond the deadline, for who has answered "prepare"
 _FAREWELL_SECONDS = 2.0  # for all to confirm "go"
+_JOIN_SECONDS = 3.0  # for which chief and ps are in TensorFlow, before a worker joins them
 _MAX_CALLERS = 128
 _MAX_QUESTIONS = 64
 _MAX_NAMED = 8
@@ -54,7 +60,8 @@ def rendezvous(cluster: Cluster, timeout: float = DEFAULT_TIMEOUT, *, job: str =
     Call it before TensorFlow is imported, and let TensorFlow have the port
     afterwards: nothing listens on it any more. A local task, an evaluator
     outside the cluster, and a task that the launcher started again beside
-    running ones (TFDIST_REJOIN=1) have no one to meet.
+    running ones (TFDIST_REJOIN=1) have no one to meet. A worker that others
+    started again, such as Kubernetes, finds that out by itself.
 
     Args:
         cluster: who should come, and who we are.
@@ -107,6 +114,7 @@ class _Peer:
     problem: str = "has not answered"
     missing: tuple[str, ...] = ()
     places: list[Place] = field(default_factory=list)
+    running_since: float | None = None  # in TensorFlow, by its port
 
 
 @dataclass
@@ -150,6 +158,14 @@ class _Meeting:
                 left = self._deadline - time.monotonic()
                 if self._committed or (self._prepared and left > -_PATIENCE_SECONDS):
                     left = max(left, 0.05)
+                if self._may_join():
+                    print(
+                        f"tfdist: {self._name} joins a job that runs: its chief and ps are in "
+                        "TensorFlow already",
+                        file=sys.stderr,
+                        flush=True,
+                    )
+                    return
                 if left <= 0 or (not self._committed and self._faults.stands()):
                     break
                 await asyncio.wait({decision}, timeout=min(left, 0.2))
@@ -270,20 +286,27 @@ class _Meeting:
             # The name may come to stand for another address, as a pod's does.
             peer.places = peer.places if _is_literal(host) else []
             peer.problem = f"is not there ({_reason(error)})"
+            peer.running_since = None
             return None
-        hello = await self._introduce(connection, "hello")
+        answer = await self._introduce(connection, "hello")
         connection[1].transport.abort()
+        hello = decode(answer, KINDS)
         if hello is None:
             peer.problem = "is another program, or has started TensorFlow already"
+        if is_http2(answer):
+            peer.running_since = peer.running_since or time.monotonic()
+        elif answer:
+            peer.running_since = None
         return hello
 
-    async def _introduce(self, connection: Connection, kind: str) -> Hello | None:
+    async def _introduce(self, connection: Connection, kind: str) -> bytes:
+        """Says who we are; returns the answer, empty where there is none."""
         reader, writer = connection
         try:
             writer.write(self._hello(kind))
-            return decode(await reader.readline(), KINDS)
+            return await reader.readline()
         except (OSError, ValueError):
-            return None
+            return b""
         except BaseException:
             writer.transport.abort()
             raise
@@ -309,6 +332,16 @@ class _Meeting:
     def _ready(self) -> bool:
         met = all(peer.met for peer in self._peers.values())
         return self._listening and met and not self._faults
+
+    def _may_join(self) -> bool:
+        """Whether this is a worker whose chief and ps have started without it."""
+        needed = [p for p in self._peers.values() if p.task.type in ("chief", "ps")]
+        if self._me.type != "worker" or {p.task.type for p in needed} != {"chief", "ps"}:
+            return False
+        since = [p.running_since for p in needed]
+        now = time.monotonic()
+        running = all(start is not None and now - start > _JOIN_SECONDS for start in since)
+        return running and self._listening and not self._faults
 
     async def _lead(self) -> None:
         """Starts all together once everyone is ready."""
@@ -393,7 +426,7 @@ class _Meeting:
     async def _obey(self, connection: Connection) -> bool:
         """Does what the leader says; True once it says "go"."""
         reader, writer = connection
-        hello = await self._introduce(connection, "ready")
+        hello = decode(await self._introduce(connection, "ready"), KINDS)
         if hello is None or hello.hash != self._hash or hello.task != self._leader:
             return False
         while line := await reader.readline():

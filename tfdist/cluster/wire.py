@@ -79,3 +79,11 @@ def decode(line: bytes, fault_kinds: tuple[str, ...]) -> Hello | None:
     if not all(isinstance(name, str) and _TASK.fullmatch(name) for name in missing):
         return None
     return Hello(kind, digest, task, nonce, tuple((k, t) for k, t in faults), tuple(missing))
+
+
+def is_http2(data: bytes) -> bool:
+    """Whether a server of HTTP/2 spoke, as those of TensorFlow (gRPC) are.
+
+    It begins with a SETTINGS frame on stream 0, whoever calls (RFC 9113, 3.4 and 6.5).
+    """
+    return len(data) >= 9 and data[3:9] == b"\x04\x00\x00\x00\x00\x00"
