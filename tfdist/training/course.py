@@ -55,6 +55,7 @@ class Course:
         self._kept: Any = None
         self._called = 0.0
         self._traced = False
+        self._evaluated = False
 
     def before(self, count: int) -> int:
         """Begins a call of at most `count` steps; returns how many it is to make.
@@ -114,7 +115,9 @@ class Course:
             Preempted: A worker was asked to stop. What is saved is the end of training in
                 this epoch: the next start validates anew.
         """
-        self._heart.write("evaluating", self.position.epoch, step)
+        # The first validation compiles its step, which may take long.
+        phase = "evaluating" if self._evaluated or step else "tracing"
+        self._heart.write(phase, self.position.epoch, step)
         self._pass_wish_on()
         if self._checkpoints is not None and step and self._stops():
             self._save(self._kept)
@@ -130,6 +133,7 @@ class Course:
         Raises:
             CheckpointError: A checkpoint could not be written.
         """
+        self._evaluated = True
         self.position = dataclasses.replace(
             self.position, epoch=self.position.epoch + 1, step=0, finished=finished
         )

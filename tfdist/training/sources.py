@@ -99,6 +99,40 @@ def make_feed(
     )
 
 
+def split_arrays(x: Any, y: Any, sample_weight: Any, fraction: float) -> tuple[Any, Any]:
+    """Parts arrays into those to train on and, the last, those to validate on.
+
+    Args:
+        x: Arrays, or a structure of them.
+        y: Targets, or None.
+        sample_weight: Weights, or None.
+        fraction: What part of them to validate on.
+
+    Returns:
+        Two triples of x, y and sample_weight.
+
+    Raises:
+        ConfigError: The fraction is not between 0 and 1, or the data is not arrays.
+    """
+    if not 0 < fraction < 1:
+        raise ConfigError(f"validation_split: {fraction} is given; allowed: between 0 and 1")
+    if isinstance(x, tf.data.Dataset) or callable(x):
+        raise ConfigError(
+            "validation_split: allowed with arrays only; give validation_data instead"
+        )
+    parts = (x, y, sample_weight)
+    length = len(next(a for a in keras.tree.flatten(parts) if a is not None))
+    at = int(length * (1 - fraction))
+
+    def cut(piece: slice) -> Any:
+        return tuple(
+            None if part is None else keras.tree.map_structure(lambda a: a[piece], part)
+            for part in parts
+        )
+
+    return cut(slice(0, at)), cut(slice(at, None))
+
+
 def _own_part(data: Any, share: Share) -> tuple[Any, tf.Tensor]:
     rows = rows_of(data)
     if share.workers == 1:

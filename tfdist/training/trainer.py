@@ -26,7 +26,7 @@ from tfdist.training.parameter_server import ParameterServerLoop
 from tfdist.training.peers import naming_lost_peers
 from tfdist.training.place import Place
 from tfdist.training.preemption import Sigterm, StopFlag
-from tfdist.training.sources import make_feed
+from tfdist.training.sources import make_feed, split_arrays
 from tfdist.training.synchronous import SynchronousLoop
 
 _WIRE_DTYPES = {"auto": None, "float32": None, "bfloat16": tf.bfloat16, "float16": tf.float16}
@@ -193,7 +193,7 @@ class Trainer:
         self._heart.write("building")
         build.check(self.model, self.strategy)
         if validation_split:
-            (x, y, sample_weight), held_out = _split(x, y, sample_weight, validation_split)
+            (x, y, sample_weight), held_out = split_arrays(x, y, sample_weight, validation_split)
             validation_data = validation_data if validation_data is not None else held_out
         saved = self._checkpoints.find(self._fits) if self._checkpoints is not None else None
         seed = self._draw_seed(x) if shuffle else 0
@@ -419,6 +419,8 @@ class Trainer:
         steps: int | None,
         course: Course | None = None,
     ) -> Any:
+        if course is not None:
+            course.evaluating(0)
         loop = self._loop(feed)
         loop.reset_metrics()
         every.on_test_begin()
@@ -455,7 +457,7 @@ class Trainer:
             elif course is not None:
                 course.evaluating(step)
             else:
-                self._heart.write("evaluating", 0, step)
+                self._heart.write("evaluating" if step else "tracing", 0, step)
             begin_of(step)
             logs = run(epoch, count)
             end_of(step + count - 1, _plain(logs))
@@ -579,24 +581,3 @@ def _plain(logs: dict[str, Any]) -> dict[str, Any]:
         return float(array) if array.ndim == 0 else array
 
     return {name: plain(value) for name, value in logs.items()}
-
-
-def _split(x: Any, y: Any, sample_weight: Any, fraction: float) -> tuple[Any, Any]:
-    """Parts arrays into those to train on and, the last, those to validate on."""
-    if not 0 < fraction < 1:
-        raise ConfigError(f"validation_split: {fraction} is given; allowed: between 0 and 1")
-    if isinstance(x, tf.data.Dataset) or callable(x):
-        raise ConfigError(
-            "validation_split: allowed with arrays only; give validation_data instead"
-        )
-    parts = (x, y, sample_weight)
-    length = len(next(a for a in keras.tree.flatten(parts) if a is not None))
-    at = int(length * (1 - fraction))
-
-    def cut(piece: slice) -> Any:
-        return tuple(
-            None if part is None else keras.tree.map_structure(lambda a: a[piece], part)
-            for part in parts
-        )
-
-    return cut(slice(0, at)), cut(slice(at, None))
