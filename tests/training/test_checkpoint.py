@@ -201,6 +201,28 @@ def test_without_the_saved_statistics_the_test_above_would_fail(devices, undistu
         assert digest(model) != want, part
 
 
+def test_all_optimizers_of_a_step_with_several_are_saved(devices, tmp_path):
+    from tests.training.conformance.models import Adversarial
+
+    def run(folder, **more):
+        keras.utils.set_random_seed(1)
+        with strategy_of("mirrored", devices).scope():
+            model = Adversarial()
+            optimizers = keras.optimizers.Adam(0.02), keras.optimizers.SGD(0.3, momentum=0.9)
+            model.compile(*optimizers, keras.losses.SparseCategoricalCrossentropy(True))
+        data = tf.data.Dataset.from_tensor_slices((X, X[:, :3])).batch(BATCH)
+        tfdist.Trainer(model, checkpoint_dir=folder, checkpoint_steps=2).fit(
+            data, epochs=2, verbose=0, **more
+        )
+        return [v.numpy() for part in (model, *optimizers) for v in part.variables]
+
+    want = run(tmp_path / "undisturbed")
+    with pytest.raises(Broken):
+        run(tmp_path / "broken", callbacks=[Break(9)])
+    for got, value in zip(run(tmp_path / "broken"), want, strict=True):
+        np.testing.assert_array_equal(got, value)
+
+
 def test_saving_changes_nothing(devices, undisturbed):
     strategy = strategy_of("one_device", devices)
     model = make_model(strategy)

@@ -9,6 +9,11 @@ import tensorflow as tf
 
 from tfdist.errors import ConfigError
 from tfdist.training.batch import rows_between
+from tfdist.training.updates_within import (
+    UpdatesWithin,
+    build_optimizers,
+    optimizers_beside,
+)
 
 
 def check(model: keras.Model, strategy: tf.distribute.Strategy) -> None:
@@ -49,6 +54,8 @@ def check(model: keras.Model, strategy: tf.distribute.Strategy) -> None:
             f"compile(jit_compile=True): XLA cannot compile {name}'s collectives; "
             "use jit_compile=False or 'auto'"
         )
+    if UpdatesWithin(model).active:
+        _check_within(model, strategy)
     reductions = loss_reductions(model)
     if replicas > 1 and "mean_with_sample_weight" in reductions:
         raise ConfigError(
@@ -66,6 +73,27 @@ def check(model: keras.Model, strategy: tf.distribute.Strategy) -> None:
                 f"Trainer(model): {variable.path} was not made under {name}; build and compile "
                 "the model inside 'with strategy.scope():'"
             )
+
+
+def _check_within(model: keras.Model, strategy: tf.distribute.Strategy) -> None:
+    where = f"{type(model).__name__}.train_step: uses several optimizers, which"
+    if isinstance(strategy, tf.distribute.ParameterServerStrategy):
+        raise ConfigError(
+            f"{where} {type(strategy).__name__} cannot: its workers' updates would overwrite each "
+            "other's; use a synchronous strategy"
+        )
+    if inner_optimizer(model.optimizer) is not model.optimizer:
+        raise ConfigError(
+            f"{where} loss scaling cannot: it is the compiled one's alone; use mixed_bfloat16"
+        )
+    for optimizer in optimizers_beside(model):
+        for argument in ("gradient_accumulation_steps", "ema_overwrite_frequency"):
+            if getattr(optimizer, argument, None) and (
+                argument != "ema_overwrite_frequency" or optimizer.use_ema
+            ):
+                raise ConfigError(
+                    f"{where} does not go with {argument} of one of them; leave it out"
+                )
 
 
 def _made_in(variable: keras.Variable, strategy: tf.distribute.Strategy) -> bool:
@@ -97,7 +125,8 @@ def build(model: keras.Model, strategy: tf.distribute.Strategy, sample: Any) -> 
     x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(rows_between(sample, 0, 1))
     with strategy.scope():
         y_pred = None
-        if _lacks_variables(model) or (y is not None and model.compiled):
+        judged = y is not None and model.compiled and _has_call(model)
+        if judged or _lacks_variables(model):
             y_pred = model(x)
         optimizer = getattr(model, "optimizer", None)
         if optimizer is not None and not optimizer.built:
@@ -109,6 +138,11 @@ def build(model: keras.Model, strategy: tf.distribute.Strategy, sample: Any) -> 
         model.compute_loss(x=x, y=y, y_pred=y_pred, sample_weight=sample_weight)
         model.compute_metrics(x, y, y_pred, sample_weight=sample_weight)
         model.reset_metrics()
+    build_optimizers(model, strategy, rows_between(sample, 0, 1))
+
+
+def _has_call(model: keras.Model) -> bool:
+    return type(model).call is not keras.Model.call
 
 
 def _has_own_loss(model: keras.Model) -> bool:
@@ -117,6 +151,6 @@ def _has_own_loss(model: keras.Model) -> bool:
 
 def _lacks_variables(model: keras.Model) -> bool:
     """Says whether a part of the model has yet to see an input to make its variables."""
-    if type(model).call is keras.Model.call:
-        return False  # It cannot be called; its own steps call its parts.
+    if not _has_call(model):
+        return False  # Its own steps call its parts.
     return not model.built or any(not layer.built for layer in model.layers)

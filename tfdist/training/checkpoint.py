@@ -19,6 +19,7 @@ from tfdist.training.build import inner_optimizer
 from tfdist.training.checkpoint_dir import CheckpointDirectory
 from tfdist.training.checkpoint_file import Content
 from tfdist.training.place import Place
+from tfdist.training.updates_within import optimizers_beside
 
 # What TensorFlow calls its classes inside.
 _PUBLIC_NAMES = {
@@ -318,7 +319,11 @@ def announce(text: str) -> None:
 
 def _kinds(model: keras.Model) -> dict[str, list[keras.Variable]]:
     """What is saved, by kind; the optimizer's variables hold the loss scale and averages too."""
-    return {"model": list(model.variables), "optimizer": list(model.optimizer.variables)}
+    optimizers = [model.optimizer, *optimizers_beside(model)]
+    return {
+        "model": list(model.variables),
+        "optimizer": [variable for optimizer in optimizers for variable in optimizer.variables],
+    }
 
 
 def _describe(variables: list[keras.Variable]) -> list[list[Any]]:

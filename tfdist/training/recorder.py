@@ -15,6 +15,7 @@ import keras
 import tensorflow as tf
 
 from tfdist.errors import ConfigError
+from tfdist.training.updates_within import UpdatesWithin
 
 
 def overrides(model: keras.Model, method: str) -> bool:
@@ -35,7 +36,8 @@ class Recorder(contextlib.AbstractContextManager["Recorder"]):
 
     def __init__(self, model: keras.Model) -> None:
         self._model = model
-        self._active = overrides(model, "train_step")
+        self.within = UpdatesWithin(model)
+        self._active = overrides(model, "train_step") and not self.within.active
         self._of_thread = threading.local()
         update_state = keras.metrics.Mean.update_state
         self._means = [
@@ -43,10 +45,9 @@ class Recorder(contextlib.AbstractContextManager["Recorder"]):
             for metric in flat_metrics(model)
             if isinstance(metric, keras.metrics.Mean) and type(metric).update_state is update_state
         ]
-        optimizers = [v for v in vars(model).values() if isinstance(v, keras.optimizers.Optimizer)]
-        self._others = [v for v in optimizers if v is not model.optimizer]
 
     def __enter__(self) -> Recorder:
+        self.within.__enter__()
         for metric in self._means:
             metric.update_state = functools.partial(self._update_mean, metric)
         if self._active:
@@ -54,18 +55,15 @@ class Recorder(contextlib.AbstractContextManager["Recorder"]):
             self._scale_loss = optimizer.scale_loss
             optimizer.apply = self._record
             optimizer.scale_loss = self._scale
-            for other in self._others:
-                other.apply = self._refuse
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.within.__exit__()
         for metric in self._means:
             del metric.update_state
         if self._active:
             del self._model.optimizer.apply
             del self._model.optimizer.scale_loss
-            for other in self._others:
-                del other.apply
 
     def start(self, weight: tf.Tensor) -> None:
         """Begins a replica's step, whose slice is the share `weight` of the batch."""
@@ -79,12 +77,6 @@ class Recorder(contextlib.AbstractContextManager["Recorder"]):
         if sample_weight is None and len(keras.ops.shape(values)) == 0:
             sample_weight = self._of_thread.weight
         type(metric).update_state(metric, values, sample_weight=sample_weight)
-
-    def _refuse(self, *_: object, **__: object) -> None:
-        raise ConfigError(
-            f"{type(self._model).__name__}.train_step: uses an optimizer beside the compiled one; "
-            "allowed: the compiled one, once a step; train the parts as models of their own"
-        )
 
     def take(self, variables: Sequence[keras.Variable]) -> tuple[list[Any], tf.Tensor]:
         """The recorded gradients of `variables`, and what they are scaled by already.

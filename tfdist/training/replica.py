@@ -22,7 +22,8 @@ from tfdist.errors import ConfigError
 from tfdist.training.batch import rows_of
 from tfdist.training.recorder import Recorder, flat_metrics, overrides
 from tfdist.training.sparse import multiply
-from tfdist.training.views import OneReplicaView
+from tfdist.training.updates_within import Reduce
+from tfdist.training.views import OneReplicaView, inside
 
 # Replicas draw different dropout masks: this odd multiple of the replica's number is added to
 # the seed, so that no two of up to 2**31 replicas share one.
@@ -43,6 +44,8 @@ class ReplicaOutput(NamedTuple):
         logs: Scalars that an overridden `train_step` returned beside the metrics.
         outputs: The predictions (and targets), where metrics are to be updated by all
             replicas together.
+        updated: New values of the variables that the step's own optimizers updated, in the
+            order of `ReplicaStep.updated`: the same on every replica.
     """
 
     gradients: list[Any]
@@ -50,6 +53,7 @@ class ReplicaOutput(NamedTuple):
     state: list[tf.Tensor]
     logs: dict[str, tf.Tensor]
     outputs: Any
+    updated: list[tf.Tensor] = []
 
 
 class ReplicaStep:
@@ -68,7 +72,10 @@ class ReplicaStep:
         self.state = list(model.non_trainable_variables)
         self.metrics = list(model.metrics_variables)
         self.recorder = Recorder(model)
-        self.changed: list[keras.Variable] = []  # known once the training step was traced
+        self.within = self.recorder.within
+        # Known once the training step was traced.
+        self.changed: list[keras.Variable] = []
+        self.updated: list[keras.Variable] = []
         self._call_takes_training = "training" in inspect.signature(model.call).parameters
         self._loss_takes_training = "training" in inspect.signature(model.compute_loss).parameters
 
@@ -81,6 +88,7 @@ class ReplicaStep:
         loss_scale: tf.Tensor | None,
         sample_factor: Callable[[Any], Any] | None = None,
         totals: Sequence[tf.Tensor] | None = None,
+        reduce: Reduce | None = None,
     ) -> ReplicaOutput:
         """Computes gradients, statistics and metrics of this replica's slice.
 
@@ -95,6 +103,7 @@ class ReplicaStep:
             sample_factor: Gives the factor on the sample weights that makes a loss that is not
                 a plain mean over examples add up over the replicas.
             totals: What the metrics start from; from nothing if absent.
+            reduce: Gives the global batch's gradients, for a step with several optimizers.
 
         Returns:
             The gradients are of `loss * weight * loss_scale`.
@@ -102,7 +111,24 @@ class ReplicaStep:
         real = tf.distribute.get_replica_context()
         values = [tf.convert_to_tensor(variable.value) for variable in self.trainable]
         self.recorder.start(weight)
-        if overrides(self.model, "train_step"):
+        updated: list[tf.Tensor] = []
+        if self.within.active and reduce is not None:
+            originals = [variable.value for variable in self.trainable]
+            scope, initial = self._scope(real, totals, originals)
+
+            def reduced(gradients: list[Any]) -> list[Any]:
+                with inside(real):
+                    return reduce([multiply(gradient, weight) for gradient in gradients])
+
+            with OneReplicaView(real, count), scope, self.within.step(reduced):
+                logs = self.model.train_step(data)
+            found = self.within.values(scope)
+            self.updated = [variable for variable, _ in found.values()]
+            updated = [value for _, value in found.values()]
+            initial |= {key: value for key, (_, value) in found.items()}  # They are accounted for.
+            gradients: list[Any] = []
+            outputs = None
+        elif overrides(self.model, "train_step"):
             # The step takes gradients with respect to the variables themselves.
             originals = [variable.value for variable in self.trainable]
             scope, initial = self._scope(real, totals, originals)
@@ -110,9 +136,8 @@ class ReplicaStep:
                 logs = self.model.train_step(data)
             if scope.replaced:
                 raise ConfigError(
-                    f"{type(self.model).__name__}.train_step: a layer or another optimizer "
-                    "assigns trainable weights inside the step; override compute_loss instead "
-                    "of train_step, and use one optimizer"
+                    f"{type(self.model).__name__}.train_step: a layer assigns trainable weights "
+                    "inside the step; override compute_loss instead of train_step"
                 )
             gradients, scaled_by = self.recorder.take(self.trainable)
             factor = weight if loss_scale is None else weight * loss_scale / scaled_by
@@ -131,7 +156,7 @@ class ReplicaStep:
             gradients = _gradients(tape, scaled, values, self.trainable, scope)
         self.changed, state = self._changed_state(scope, initial, real, count)
         grown, extra = self._grown_metrics(scope, initial, logs, count)
-        return ReplicaOutput(gradients, grown, state, extra, outputs)
+        return ReplicaOutput(gradients, grown, state, extra, outputs, updated)
 
     def test(
         self,

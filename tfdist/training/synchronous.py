@@ -23,6 +23,7 @@ from tfdist.training.replica import ReplicaStep
 from tfdist.training.share import Share
 from tfdist.training.sparse import divide
 from tfdist.training.update import Update
+from tfdist.training.updates_within import Reduce
 from tfdist.training.views import inside
 
 
@@ -172,6 +173,10 @@ class SynchronousLoop:
         self._record(grown, logs)
         for variable, value in zip(self._step.changed, state, strict=True):
             variable.value.assign(_local(value, self.strategy))
+        if self._step.within.active:
+            for variable, value in zip(self._step.updated, gradients, strict=True):
+                variable.value.assign(_local(value, self.strategy))
+            return
         if not self._accumulators:
             self._update.apply(gradients, _local(finite, self.strategy))
             return
@@ -244,12 +249,15 @@ class SynchronousLoop:
             loss_scale=self._scaler.value(),
             sample_factor=self._sample_factor(count),
             totals=self._totals_so_far(),
+            reduce=self._reduce_within(weight),
         )
         whole = self._whole and not self._accumulators
         metrics, state, logs, rows = self._reduce_small(output, weight, count, whole)
         gradients = output.gradients
         finite = tf.constant(True)
-        if self._accumulators:
+        if self._step.within.active:
+            gradients = output.updated
+        elif self._accumulators:
             self._accumulate(gradients)
             gradients = []
         else:
@@ -296,6 +304,19 @@ class SynchronousLoop:
         return reduce_gradients(
             gradients, bytes_per_pack=self._bytes_per_pack, wire_dtype=self._wire_dtype
         )
+
+    def _reduce_within(self, weight: tf.Tensor) -> Reduce:
+        """Makes what gives the global batch's gradients in the midst of a step."""
+
+        def reduce(gradients: list[Any]) -> list[Any]:
+            if self._alone:
+                return gradients
+            if self._whole:
+                return self._reduce(gradients)
+            (rows,) = reduce_small([weight])
+            return [divide(gradient, rows) for gradient in self._reduce(gradients)]
+
+        return reduce
 
     def _reduce_small(
         self, output: Any, weight: tf.Tensor, count: tf.Tensor, whole: bool

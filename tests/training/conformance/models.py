@@ -186,6 +186,76 @@ def train_step(setting: Setting) -> Recipe:
     return classify(model, predicts=True)
 
 
+class Adversarial(keras.Model):
+    """The GAN of Keras' guide; its noise is in the data, for all to draw the same."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.discriminator = classifier()
+        self.generator = keras.Sequential(
+            [
+                keras.Input((3,)),
+                layers.Dense(8, activation="tanh", kernel_initializer=glorot(3)),
+                layers.BatchNormalization(trainable=False),
+                layers.Dense(WIDTH, kernel_initializer=glorot(4)),
+            ]
+        )
+        self.d_loss_tracker = keras.metrics.Mean(name="d_loss")
+        self.g_loss_tracker = keras.metrics.Mean(name="g_loss")
+
+    def compile(self, d_optimizer: Any, g_optimizer: Any, loss_fn: Any) -> None:
+        super().compile()
+        self.d_optimizer = d_optimizer
+        self.g_optimizer = g_optimizer
+        self.loss_fn = loss_fn
+
+    @property
+    def metrics(self) -> list[keras.Metric]:
+        return [self.d_loss_tracker, self.g_loss_tracker]
+
+    def train_step(self, data: Any) -> dict[str, Any]:
+        real, noise = data
+        count = tf.shape(real)[0]
+        fake = self.generator(noise)
+        images = tf.concat([fake, real], axis=0)
+        labels = tf.concat([tf.ones((count,), tf.int32), tf.zeros((count,), tf.int32)], axis=0)
+        with tf.GradientTape() as tape:
+            d_loss = self.loss_fn(labels, self.discriminator(images))
+        weights = self.discriminator.trainable_weights
+        self.d_optimizer.apply(tape.gradient(d_loss, weights), weights)
+        # The generator is judged by the discriminator that this step has updated.
+        with tf.GradientTape() as tape:
+            judged = self.discriminator(self.generator(noise))
+            g_loss = self.loss_fn(tf.zeros((count,), tf.int32), judged)
+        weights = self.generator.trainable_weights
+        self.g_optimizer.apply_gradients(zip(tape.gradient(g_loss, weights), weights, strict=True))
+        self.d_loss_tracker.update_state(d_loss)
+        self.g_loss_tracker.update_state(g_loss)
+        return {"d_loss": self.d_loss_tracker.result(), "g_loss": self.g_loss_tracker.result()}
+
+
+@feature(
+    "train_step of a GAN: two models, two optimizers",
+    GROUP,
+    only=("history", "weight", "after"),
+    refused={"parameter_server": "use a synchronous strategy"},
+)
+def adversarial(setting: Setting) -> Recipe:
+    model = Adversarial()
+    model.compile(
+        keras.optimizers.Adam(0.02, weight_decay=1e-3),
+        keras.optimizers.SGD(0.3, momentum=0.9, global_clipnorm=0.5),
+        keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+    )
+    noise = generator().normal(size=(ROWS, 3)).astype("float32")
+
+    def after(_: Any) -> dict[str, Any]:
+        variables = [*model.d_optimizer.variables, *model.g_optimizer.variables]
+        return {f"{i}": variable.numpy() for i, variable in enumerate(variables)}
+
+    return Recipe(model, fit={"x": batches(inputs(ROWS), noise), "epochs": 2}, after=after)
+
+
 class OwnTrackers(Lazy):
     """Keras' guide to custom train steps, with a loss and trackers of the model's own."""
 
