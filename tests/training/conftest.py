@@ -1,9 +1,14 @@
-"""Runs the cells of the conformance suite, three runs at a time, each cell once."""
+"""Runs the cells of the conformance suite, two runs at a time, each cell once.
+
+They begin with the session, at a low priority, and use what the tests before the suite leave of
+the machine.
+"""
 
 from __future__ import annotations
 
+import shutil
+import tempfile
 import threading
-from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
@@ -52,6 +57,7 @@ class Runs:
         for run in running:
             run.stop()
         self._pool.shutdown(cancel_futures=True)
+        shutil.rmtree(self._folder, ignore_errors=True)
 
     def _run(self, key: tuple[str, str], names: list[str]) -> str:
         with self._lock:
@@ -68,18 +74,31 @@ def devices_first(devices: list[str]) -> None:
     """Splits the CPU before any test of this folder starts TensorFlow's runtime."""
 
 
-@pytest.fixture(scope="session")
-def runs(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Runs]:
-    """The runs that the selected tests of the suite ask for."""
-    from tests.training.conformance.plan import plan
+_RUNS = pytest.StashKey[Runs]()
 
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Starts the runs that the selected tests of the suite ask for."""
     cells = [
         (item.callspec.params["feature"], item.callspec.params["strategy"])
-        for item in request.session.items
+        for item in session.items
         if "runs" in getattr(item, "fixturenames", ()) and hasattr(item, "callspec")
     ]
-    runs = Runs(tmp_path_factory.mktemp("conformance"), plan(cells))
-    yield runs
-    runs.stop()
+    if cells and not session.config.option.collectonly:
+        from tests.training.conformance.plan import plan
+
+        folder = Path(tempfile.mkdtemp(prefix="tfdist-conformance-"))
+        session.config.stash[_RUNS] = Runs(folder, plan(cells))
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Ends them, whatever ended the session."""
+    runs = session.config.stash.get(_RUNS, None)
+    if runs is not None:
+        runs.stop()
+
+
+@pytest.fixture(scope="session")
+def runs(request: pytest.FixtureRequest) -> Runs:
+    """The runs of this session."""
+    return request.config.stash[_RUNS]
