@@ -1,4 +1,4 @@
-"""Runs the cells of the conformance suite, two runs at a time, each cell once.
+"""Runs the cells of the conformance suite, three runs at a time, each cell once.
 
 They begin with the session, at a low priority, and use what the tests before the suite leave of
 the machine.
@@ -33,7 +33,7 @@ class Runs:
         self._lock = threading.Lock()
         self._stopped = False
         self._running: list[Run] = []
-        self._pool = ThreadPoolExecutor(max_workers=int(__import__("os").environ.get("W", "2")))
+        self._pool = ThreadPoolExecutor(max_workers=3)
         self._reports: dict[tuple[str, str], Future[str]] = {
             key: self._pool.submit(self._run, key, names) for key, names in plan.items()
         }

@@ -23,9 +23,11 @@ def reference(feature: Feature, strategy: str) -> tuple[str, str]:
 
 
 def plan(cells: Iterable[tuple[str, str]]) -> dict[tuple[str, str], list[str]]:
-    """The runs, in the order to start them: (loop, where) to the names of their features."""
-    wanted = {key: set() for key in (WHOLE, SLICED)}
-    wanted |= {("tfdist", strategy): set() for strategy in STRATEGIES}
+    """The runs, roughly the longest first: (loop, where) to the names of their features."""
+    wanted: dict[tuple[str, str], set[str]] = {
+        ("tfdist", strategy): set() for strategy in reversed(STRATEGIES)
+    }
+    wanted |= {key: set() for key in (WHOLE, SLICED)}
     for name, strategy in cells:
         wanted["tfdist", strategy].add(name)
         wanted[reference(FEATURES[name], strategy)].add(name)
