@@ -21,22 +21,26 @@ assert "tfdist" not in sys.modules
 """
 
 
+def settings(output):
+    return {
+        "strategy": "mirrored",
+        "model": "small_cnn",
+        "image_size": 16,
+        "epochs": 2,
+        "per_replica_batch": 16,
+        "base_learning_rate": 0.5,
+        "synchronized_batch_norm": True,
+        "output_dir": str(output),
+        "checkpoint_dir": str(output / "checkpoints"),
+    }
+
+
 @pytest.fixture(scope="module")
 def finished(devices, tmp_path_factory):
     from tfdist.training import run
 
     output = tmp_path_factory.mktemp("run")
-    options = run.Options(
-        strategy="mirrored",
-        model="small_cnn",
-        image_size=16,
-        epochs=2,
-        per_replica_batch=16,
-        base_learning_rate=0.5,
-        synchronized_batch_norm=True,
-        output_dir=str(output),
-        checkpoint_dir=str(output / "checkpoints"),
-    )
+    options = run.Options(**settings(output))
     return run.train(Cluster.local(), options), output
 
 
@@ -76,17 +80,7 @@ def test_going_on_with_fewer_replicas_says_what_changes(finished, capsys):
     from tfdist.training import run
 
     _, output = finished
-    options = run.Options(
-        strategy="one_device",
-        model="small_cnn",
-        image_size=16,
-        epochs=3,
-        per_replica_batch=16,
-        base_learning_rate=0.5,
-        synchronized_batch_norm=True,
-        output_dir=str(output),
-        checkpoint_dir=str(output / "checkpoints"),
-    )
+    options = run.Options(**settings(output) | {"strategy": "one_device", "epochs": 3})
     summary = run.train(Cluster.local(), options)
     said = capsys.readouterr()
     assert "changed: global batch: 64 = 16 x 4 replicas before, 16 = 16 x 1 replicas" in said.out

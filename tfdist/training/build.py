@@ -10,9 +10,9 @@ import tensorflow as tf
 from tfdist.errors import ConfigError
 from tfdist.training.batch import rows_between
 from tfdist.training.updates_within import (
-    UpdatesWithin,
     build_optimizers,
     optimizers_beside,
+    updates_within,
 )
 
 
@@ -54,7 +54,7 @@ def check(model: keras.Model, strategy: tf.distribute.Strategy) -> None:
             f"compile(jit_compile=True): XLA cannot compile {name}'s collectives; "
             "use jit_compile=False or 'auto'"
         )
-    if UpdatesWithin(model).active:
+    if updates_within(model):
         _check_within(model, strategy)
     reductions = loss_reductions(model)
     if replicas > 1 and "mean_with_sample_weight" in reductions:
@@ -87,10 +87,12 @@ def _check_within(model: keras.Model, strategy: tf.distribute.Strategy) -> None:
             f"{where} loss scaling cannot: it is the compiled one's alone; use mixed_bfloat16"
         )
     for optimizer in optimizers_beside(model):
-        for argument in ("gradient_accumulation_steps", "ema_overwrite_frequency"):
-            if getattr(optimizer, argument, None) and (
-                argument != "ema_overwrite_frequency" or optimizer.use_ema
-            ):
+        given = {
+            "gradient_accumulation_steps": optimizer.gradient_accumulation_steps,
+            "ema_overwrite_frequency": optimizer.use_ema and optimizer.ema_overwrite_frequency,
+        }
+        for argument, value in given.items():
+            if value:
                 raise ConfigError(
                     f"{where} does not go with {argument} of one of them; leave it out"
                 )

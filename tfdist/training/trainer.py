@@ -28,7 +28,7 @@ from tfdist.training.place import Place
 from tfdist.training.preemption import Sigterm, StopFlag
 from tfdist.training.sources import make_feed, split_arrays
 from tfdist.training.synchronous import SynchronousLoop
-from tfdist.training.updates_within import UpdatesWithin
+from tfdist.training.updates_within import updates_within
 
 _WIRE_DTYPES = {"auto": None, "float32": None, "bfloat16": tf.bfloat16, "float16": tf.float16}
 
@@ -128,7 +128,7 @@ class Trainer:
             )
         if model.compiled:
             build.check(model, self.strategy)
-        if accumulate_steps > 1 and UpdatesWithin(model).active:
+        if accumulate_steps > 1 and updates_within(model):
             raise ConfigError(
                 f"Trainer(accumulate_steps): {type(model).__name__}.train_step uses several "
                 "optimizers and updates the weights itself; use a larger batch"

@@ -41,6 +41,11 @@ def optimizers_beside(model: keras.Model) -> list[keras.optimizers.Optimizer]:
     return [v for v in held if v is not model.optimizer]
 
 
+def updates_within(model: keras.Model) -> bool:
+    """Whether the model has a `train_step` of its own, and optimizers beside the compiled one."""
+    return type(model).train_step is not keras.Model.train_step and bool(optimizers_beside(model))
+
+
 class UpdatesWithin(contextlib.AbstractContextManager["UpdatesWithin"]):
     """Stands in for `apply` of all optimizers of a model while its step runs.
 
@@ -53,19 +58,16 @@ class UpdatesWithin(contextlib.AbstractContextManager["UpdatesWithin"]):
 
     def __init__(self, model: keras.Model) -> None:
         self._name = f"{type(model).__name__}.train_step"
-        beside = optimizers_beside(model)
-        self.active = bool(beside) and type(model).train_step is not keras.Model.train_step
-        self._optimizers = [model.optimizer, *beside] if self.active else []
+        self.active = updates_within(model)
+        self._optimizers = [model.optimizer, *optimizers_beside(model)] if self.active else []
         self._of_thread = threading.local()
 
     def __enter__(self) -> UpdatesWithin:
-        for optimizer in self._optimizers:
-            optimizer.apply = functools.partial(self._apply, optimizer)
+        _stand_in(self._optimizers, self._apply)
         return self
 
     def __exit__(self, *_: object) -> None:
-        for optimizer in self._optimizers:
-            del optimizer.apply
+        _stand_back(self._optimizers)
 
     @contextlib.contextmanager
     def step(self, reduce: Reduce) -> Iterator[None]:
@@ -127,6 +129,16 @@ class UpdatesWithin(contextlib.AbstractContextManager["UpdatesWithin"]):
         )
 
 
+def _stand_in(optimizers: list[keras.optimizers.Optimizer], function: Callable[..., None]) -> None:
+    for optimizer in optimizers:
+        optimizer.apply = functools.partial(function, optimizer)
+
+
+def _stand_back(optimizers: list[keras.optimizers.Optimizer]) -> None:
+    for optimizer in optimizers:
+        del optimizer.apply
+
+
 @contextlib.contextmanager
 def _plain(optimizer: keras.optimizers.Optimizer) -> Iterator[None]:
     """Makes an optimizer assign to Keras' variables, and know them by themselves."""
@@ -157,7 +169,7 @@ def build_optimizers(model: keras.Model, strategy: tf.distribute.Strategy, data:
         data: A row of data, as `train_step` takes it.
     """
     beside = [o for o in optimizers_beside(model) if not o.built]
-    if not beside or type(model).train_step is keras.Model.train_step:
+    if not beside or not updates_within(model):
         return
     handed: dict[int, list[keras.Variable]] = {}
 
@@ -165,15 +177,14 @@ def build_optimizers(model: keras.Model, strategy: tf.distribute.Strategy, data:
         if trainable_variables is not None:
             handed[id(optimizer)] = list(trainable_variables)
 
-    for optimizer in (model.optimizer, *beside):
-        optimizer.apply = functools.partial(note, optimizer)
+    optimizers = [model.optimizer, *optimizers_beside(model)]
+    _stand_in(optimizers, note)
     mapping = [(v, v.value) for v in model.trainable_variables]
     try:
         with keras.StatelessScope(mapping, collect_losses=True):
             model.train_step(data)
     finally:
-        for optimizer in (model.optimizer, *beside):
-            del optimizer.apply
+        _stand_back(optimizers)
     with strategy.scope():
         for optimizer in beside:
             if id(optimizer) in handed:
