@@ -22,13 +22,13 @@ QUICK = ("cluster", "launch", "cli", "scaling", "ending")
 
 
 def _rank(item: pytest.Item) -> int:
-    """0 for tests without TensorFlow, then TensorFlow, clusters, the conformance suite, chaos.
+    """0 for tests without TensorFlow, then TensorFlow, clusters, chaos, the conformance suite.
 
     What the conformance suite runs goes on beside the tests before it: see tests/training.
     """
-    if item.get_closest_marker("chaos"):
-        return 4
     if "runs" in getattr(item, "fixturenames", ()):
+        return 4
+    if item.get_closest_marker("chaos"):
         return 3
     if item.get_closest_marker("cluster"):
         return 2

@@ -75,7 +75,9 @@ def machines() -> Iterator[Machines]:
 class Side:
     """One task, started again whenever it ends with a code that asks for it."""
 
-    def __init__(self, programs: Programs, machines: Machines, index: int, folder: Path) -> None:
+    def __init__(
+        self, programs: Programs, machines: Machines, index: int, folder: Path, pause: float
+    ) -> None:
         self._programs = programs
         workers = [f"{address}:{PORT}" for address in ADDRESSES]
         config = {"cluster": {"worker": workers}, "task": {"type": "worker", "index": index}}
@@ -86,7 +88,7 @@ class Side:
             "EVERY": str(EVERY),
             "STEPS": "150",
             "EPOCHS": "1",
-            "PAUSE": "0.05",
+            "PAUSE": str(pause),
         }
         self._words = ["ip", "netns", "exec", machines.names[index], sys.executable, JOB]
         self.runs: list[Program] = []
@@ -112,7 +114,8 @@ class Side:
 
 def run(programs: Programs, machines: Machines, folder: Path, seconds: float) -> tuple[str, int]:
     """Runs the job, cutting the link for so many seconds; returns its end and starts."""
-    sides = [Side(programs, machines, index, folder) for index in range(2)]
+    pause = 0.05 if seconds else 0.0  # The cut comes in the midst, however fast the machine.
+    sides = [Side(programs, machines, index, folder, pause) for index in range(2)]
     if seconds:
         sides[0].runs[0].until("STEP 41 ")
         machines.cut()
