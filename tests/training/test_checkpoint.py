@@ -155,13 +155,11 @@ def undisturbed(devices, tmp_path_factory):
 CASES = [
     ("one_device", "arrays", {}),
     ("one_device", "dataset", {"steps_per_call": 3}),
-    ("one_device", "reshuffled", {}),
+    ("one_device", "reshuffled", {"accumulate_steps": 2}),
     ("one_device", "unknown length", {}),
     ("one_device", "steps_per_epoch", {}),
     ("one_device", "epoch function", {}),
     ("one_device", "py dataset", {}),
-    ("one_device", "arrays", {"accumulate_steps": 2}),
-    ("mirrored", "arrays", {}),
     ("mirrored", "reshuffled", {"accumulate_steps": 2, "steps_per_call": 3}),
     ("central_storage", "arrays", {}),
 ]
