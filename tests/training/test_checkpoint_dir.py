@@ -240,9 +240,11 @@ import numpy as np
 from tfdist.training.checkpoint_dir import CheckpointDirectory
 
 folder, kills = sys.argv[1], int(sys.argv[2])
+def number_of(name):
+    return int(name[11:21]) if name.endswith(".tfdist") else 0
 generator = random.Random("kills")
 array = np.arange(2_000_000, dtype="int64")
-started = caught = 0
+caught = 0
 for kill in range(kills):
     first = 1 + 1000 * kill
     child = os.fork()
@@ -252,7 +254,11 @@ for kill in range(kills):
         for number in range(first, first + 1000):
             directory.add(number, {"number": number}, {"x": array + number})
             directory.wait()
-    time.sleep(generator.uniform(0.05, 0.2))
+    end = time.monotonic() + 60
+    while not any(first <= number_of(name) for name in os.listdir(folder)):
+        assert time.monotonic() < end
+        time.sleep(0.001)
+    time.sleep(generator.uniform(0.0, 0.15))
     os.kill(child, signal.SIGKILL)
     _, status = os.waitpid(child, 0)
     assert os.WTERMSIG(status) == signal.SIGKILL
@@ -262,9 +268,8 @@ for kill in range(kills):
     assert found is not None
     content = decode(found[1])
     number = content.manifest["number"]
-    assert number >= started, (number, started)
+    assert number >= first, (number, first)
     assert (content.arrays["x"] == array + number).all()
-    started = number
 print(f"{kills} kills, {caught} in the midst of writing")
 """
 
