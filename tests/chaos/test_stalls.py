@@ -43,8 +43,11 @@ def test_a_stalled_task_is_named_and_a_slow_one_is_not(programs: Programs) -> No
         named = job.until(r"^tfdist: worker/\d stalled", since, LIMIT + 30)
         seconds = named.at - float(fault.rpartition("at=")[2])
         assert named.startswith(f"tfdist: worker/{victim} stalled: no progress for "), job.text()
-        assert LIMIT - 1 < seconds < LIMIT + LATE, f"named after {seconds:.1f} s"
-        assert f"worker/{1 - victim} waits for it" in named, job.text()
+        # TensorFlow itself gives up a process that was stopped after 5 to 10 s.
+        complaints = job.find(rf"^worker/{1 - victim} .* lost worker/{victim} ", since)
+        assert not complaints or kind == "stop", job.text()
+        assert LIMIT - 1 < seconds < LIMIT + LATE or complaints, f"named after {seconds:.1f} s"
+        assert f"worker/{1 - victim} waits for it" in named or complaints, job.text()
         assert ("(SIGSTOP)" in named) == (kind == "stop")
         if kind != "stop":  # Where the input hangs is in a stack of the task's own.
             stacks = [line for line in job.lines[since:] if line.startswith(f"worker/{victim}")]

@@ -238,6 +238,39 @@ def test_a_stalled_task_is_lost_and_started_again(
     assert os.listdir(tmp_path) == ["job.py"], "heartbeats were left"
 
 
+COMPLAINT = """
+import os, signal, sys, time
+from tfdist.heartbeat import Heart
+note, first = sys.argv[1], eval(os.environ["TF_CONFIG"])["task"]["index"] == 0
+if first:
+    while not os.path.exists(note):
+        time.sleep(0.1)
+    time.sleep(5)  # TensorFlow takes 5 to 10 s to give up a peer.
+    sys.exit(138)
+Heart().write("training", 0, 7)
+open(note, "w").close()
+os.kill(os.getpid(), signal.SIGSTOP)
+"""
+
+
+@pytest.mark.cluster
+def test_a_stopped_task_is_named_once_others_complain_of_it(tmp_path: Path) -> None:
+    words = "launch --workers 2 --grace 0.5 -- python -c"
+    done = subprocess.run(
+        [sys.executable, "-m", "tfdist", *words.split(), COMPLAINT, str(tmp_path / "stopped")],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 138, done.stderr
+    assert re.search(
+        r"^tfdist: worker/1 failed first: stalled: .* after step 7; .*\(SIGSTOP\)",
+        done.stderr,
+        re.M,
+    ), done.stderr
+    assert "worker/0 failed" not in done.stderr
+
+
 @pytest.mark.cluster
 def test_step_times_are_reported_when_asked_for(tmp_path: Path) -> None:
     code = (

@@ -16,7 +16,7 @@ from tfdist.launch.output import TaskOutput
 from tfdist.launch.process import TaskProcess
 from tfdist.launch.restarts import Restarts
 from tfdist.launch.signals import Signals
-from tfdist.launch.watch import Watch
+from tfdist.launch.watch import Stall, Watch
 
 # A task that says "I lost a peer" may say so before the peer is seen to have ended.
 _SETTLE_SECONDS = 2.0
@@ -150,9 +150,7 @@ class GroupRun:
         now = time.monotonic()
         self._heed_signals(now)
         if self._undisturbed:
-            for stall in self._around.watch.look(self._running, now):
-                self._around.say(f"{stall.task} {stall.text}")
-                self._running[stall.task].give_up(stall.text)
+            self._lose(self._around.watch.look(self._running, now))
         for end in ended:
             self._take(end, now)
         self._do_what_is_due(now)
@@ -183,6 +181,8 @@ class GroupRun:
         """Takes the end of a task."""
         if not end.failed or not self._undisturbed:
             return
+        if end.complains:  # Of a task that was stopped, before the stall limit.
+            self._lose(self._around.watch.stopped(self._running))
         restarts = self._around.restarts
         if self._has_ps and end.task.startswith("worker/") and restarts.allow(end):
             delay = restarts.next_delay(
@@ -195,6 +195,12 @@ class GroupRun:
         self._failures.append(end)
         settle = now + (_SETTLE_SECONDS if end.complains else 0.0)
         self._agenda.settle = min(self._agenda.settle or settle, settle)
+
+    def _lose(self, stalls: Sequence[Stall]) -> None:
+        """Names tasks that are lost though they run, and kills them."""
+        for stall in stalls:
+            self._around.say(f"{stall.task} {stall.text}")
+            self._running[stall.task].give_up(stall.text)
 
     def _do_what_is_due(self, now: float) -> None:
         agenda, grace = self._agenda, self._around.grace

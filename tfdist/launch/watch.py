@@ -110,6 +110,11 @@ class Watch:
         self._be_patient()
         return found
 
+    def stopped(self, running: Mapping[str, TaskProcess]) -> list[Stall]:
+        """The tasks whose process was stopped when it was last looked at, however long."""
+        signs = [self._sign(name) for name in running if name in self._seen]
+        return [Stall(s.task, stalls.describe(s, signs)) for s in signs if s.stopped]
+
     def next_time(self) -> float | None:
         """When to look again at the latest, if that is sooner than usual."""
         return self._judge_at
