@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -202,23 +203,29 @@ def test_without_the_saved_statistics_the_test_above_would_fail(devices, undistu
 def test_all_optimizers_of_a_step_with_several_are_saved(devices, tmp_path):
     from tests.training.conformance.models import Adversarial
 
-    def run(folder, **more):
+    def run(folder, batch=BATCH, **more):
         keras.utils.set_random_seed(1)
         with strategy_of("mirrored", devices).scope():
             model = Adversarial()
             optimizers = keras.optimizers.Adam(0.02), keras.optimizers.SGD(0.3, momentum=0.9)
             model.compile(*optimizers, keras.losses.SparseCategoricalCrossentropy(True))
-        data = tf.data.Dataset.from_tensor_slices((X, X[:, :3])).batch(BATCH)
+        data = tf.data.Dataset.from_tensor_slices((X, X[:, :3])).batch(batch)
         tfdist.Trainer(model, checkpoint_dir=folder, checkpoint_steps=2).fit(
             data, epochs=2, verbose=0, **more
         )
-        return [v.numpy() for part in (model, *optimizers) for v in part.variables]
+        values = [v.numpy() for part in (model, *optimizers) for v in part.variables]
+        return values, [int(optimizer.iterations.numpy()) for optimizer in optimizers]
 
-    want = run(tmp_path / "undisturbed")
+    want, counts = run(tmp_path / "undisturbed")
+    assert counts == [14, 14]
     with pytest.raises(Broken):
         run(tmp_path / "broken", callbacks=[Break(9)])
-    for got, value in zip(run(tmp_path / "broken"), want, strict=True):
+    shutil.copytree(tmp_path / "broken", tmp_path / "larger batch")
+    for got, value in zip(run(tmp_path / "broken")[0], want, strict=True):
         np.testing.assert_array_equal(got, value)
+    # The eight steps saved count as four of twice the batch; the second epoch makes four more.
+    _, counts = run(tmp_path / "larger batch", batch=2 * BATCH)
+    assert counts == [8, 8]
 
 
 def test_saving_changes_nothing(devices, undisturbed):

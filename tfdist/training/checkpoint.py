@@ -146,10 +146,10 @@ class Checkpoints:
         return Saved(name.decode(), checkpoint_file.decode(data))
 
     def restore(self, saved: Saved, loop: Any, global_batch: int) -> None:
-        """Gives the model and its optimizer the saved values.
+        """Gives the model and its optimizers the saved values.
 
-        With another global batch the optimizer's count of steps is changed to what it would be
-        after as many examples, as learning-rate schedules go by it.
+        With another global batch the optimizers' counts of steps are changed to what they would
+        be after as many examples, as learning-rate schedules go by them.
 
         Args:
             saved: What `find` returned.
@@ -164,9 +164,9 @@ class Checkpoints:
             self._compare(saved, kind, manifest[kind], variables)
             for index, variable in enumerate(variables):
                 variable.value.assign(_tensor(arrays[f"{kind}/{index}"]))
-        counter = inner_optimizer(self._model.optimizer).iterations
-        steps = saved.position.after(int(counter.numpy()), global_batch)
-        counter.assign(steps)
+        for optimizer in _optimizers(self._model):
+            counter = inner_optimizer(optimizer).iterations
+            counter.assign(saved.position.after(int(counter.numpy()), global_batch))
         totals = None
         if manifest["metrics"] == _describe(self._model.metrics_variables):
             totals = [_tensor(arrays[f"metrics/{i}"]) for i in range(len(manifest["metrics"]))]
@@ -317,12 +317,15 @@ def announce(text: str) -> None:
     print(f"tfdist: {text}", file=sys.stderr, flush=True)
 
 
+def _optimizers(model: keras.Model) -> list[keras.optimizers.Optimizer]:
+    return [model.optimizer, *optimizers_beside(model)]
+
+
 def _kinds(model: keras.Model) -> dict[str, list[keras.Variable]]:
     """What is saved, by kind; the optimizer's variables hold the loss scale and averages too."""
-    optimizers = [model.optimizer, *optimizers_beside(model)]
     return {
         "model": list(model.variables),
-        "optimizer": [variable for optimizer in optimizers for variable in optimizer.variables],
+        "optimizer": [v for optimizer in _optimizers(model) for v in optimizer.variables],
     }
 
 
