@@ -37,7 +37,6 @@ def test_a_stalled_task_is_named_and_a_slow_one_is_not(programs: Programs) -> No
     )
     since = 0
     for kind, victim in zip(faults, victims, strict=True):
-        # The report of the stall before repeats the last lines of its task, without its name.
         fault = job.until(rf"^worker/\d +\| FAULT {kind}", since)
         assert fault.startswith(f"worker/{victim} ")
         named = job.until(r"^tfdist: worker/\d stalled", since, LIMIT + 30)
@@ -53,8 +52,8 @@ def test_a_stalled_task_is_named_and_a_slow_one_is_not(programs: Programs) -> No
             stacks = [line for line in job.lines[since:] if line.startswith(f"worker/{victim}")]
             assert any(re.search(r'tiny_job.py", line \d+ in examples', s) for s in stacks)
         print(f"{kind} in worker/{victim}: named after {seconds:.1f} s (limit {LIMIT:.0f} s)")
-        since = len(job.lines)
-        job.until("starting all tasks again", since - 1)
+        again = job.until("starting all tasks again", since)
+        since = job.lines.index(again, since) + 1
     first = job.until("STEP 1 ", since)
     assert job.end(SLOW_SECONDS + SOON) == 0, job.text()
     print(f"slow steps for {job.lines[-1].at - first.at:.0f} s: no alarm")
