@@ -133,6 +133,19 @@ def test_mixed_loss_reductions(mirrored):
     refused(model, "loss.reduction", "MirroredStrategy", "one reduction", x=X, y=[Y, Y])
 
 
+def test_activity_regularizers_that_keras_does_not_average(mirrored, monkeypatch):
+    import keras
+
+    from tfdist.training import build
+
+    monkeypatch.setattr(build, "_KERAS", (3, 13))
+    with mirrored.scope():
+        inner = keras.Sequential([keras.layers.Dense(3, activity_regularizer="l2", name="kept")])
+        model = keras.Sequential([keras.Input((3,)), inner, keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+    refused(model, "layer 'kept'", "use Keras 3.14")
+
+
 def test_backup_and_restore(mirrored, tmp_path):
     import keras
 

@@ -15,6 +15,8 @@ from tfdist.training.updates_within import (
     updates_within,
 )
 
+_KERAS = tuple(int(part) for part in keras.__version__.split(".")[:2])
+
 
 def check(model: keras.Model, strategy: tf.distribute.Strategy) -> None:
     """Refuses what cannot give under this strategy what it gives on one device.
@@ -56,6 +58,14 @@ def check(model: keras.Model, strategy: tf.distribute.Strategy) -> None:
         )
     if updates_within(model):
         _check_within(model, strategy)
+    if replicas > 1 and _KERAS < (3, 14):
+        for layer in model._flatten_layers():
+            if getattr(layer, "activity_regularizer", None) is not None:
+                raise ConfigError(
+                    f"layer {layer.name!r}: Keras {keras.__version__} adds its activity "
+                    f"regularizer up over a batch instead of averaging it, which {name} cannot "
+                    "follow; use Keras 3.14 or newer"
+                )
     reductions = loss_reductions(model)
     if replicas > 1 and "mean_with_sample_weight" in reductions:
         raise ConfigError(

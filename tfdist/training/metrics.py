@@ -7,7 +7,8 @@ is updated with the outputs of all replicas together instead.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import keras
 import tensorflow as tf
@@ -50,6 +51,12 @@ def check_gathering(model: keras.Model, strategy: tf.distribute.Strategy) -> Non
                 "give it to compile(metrics=...) and leave the step to Keras, or build it on "
                 "keras.metrics.Mean"
             )
+
+
+def in_order(model: keras.Model, logs: Mapping[str, Any]) -> list[Any]:
+    """The values as Keras' `evaluate` lists them: the metrics' in their order, others by name."""
+    names = dict.fromkeys(metric.name for metric in flat_metrics(model))
+    return [logs[name] for name in (*names, *sorted(logs.keys() - names)) if name in logs]
 
 
 class MetricTotals:

@@ -115,9 +115,9 @@ class Recorder(contextlib.AbstractContextManager["Recorder"]):
 
 
 def flat_metrics(model: keras.Model) -> Iterator[keras.Metric]:
-    """The model's metrics, those inside compiled metrics and losses too."""
+    """The model's metrics in their order, those inside compiled metrics and losses too."""
     seen: set[int] = set()
-    stack = list(model.metrics)
+    stack = list(reversed(model.metrics))
     while stack:
         metric = stack.pop()
         if id(metric) in seen:
@@ -125,6 +125,6 @@ def flat_metrics(model: keras.Model) -> Iterator[keras.Metric]:
         seen.add(id(metric))
         inner = getattr(metric, "metrics", None)
         if inner:
-            stack.extend(inner)
+            stack.extend(reversed(inner))
         else:
             yield metric

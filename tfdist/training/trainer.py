@@ -22,6 +22,7 @@ from tfdist.training.callbacks import callback_list
 from tfdist.training.checkpoint import Checkpoints, Position, Saved, announce
 from tfdist.training.course import Course
 from tfdist.training.feed import Epoch, Feed
+from tfdist.training.metrics import in_order
 from tfdist.training.parameter_server import ParameterServerLoop
 from tfdist.training.peers import naming_lost_peers
 from tfdist.training.place import Place
@@ -307,7 +308,7 @@ class Trainer:
         logs = self._evaluate(feed, every, steps)
         if return_dict:
             return logs
-        values = list(logs.values())
+        values = in_order(self.model, logs)
         return values[0] if len(values) == 1 else values
 
     @naming_lost_peers
