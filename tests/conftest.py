@@ -33,7 +33,7 @@ def _rank(item: pytest.Item) -> int:
     if item.get_closest_marker("cluster"):
         return 2
     folder = item.path.relative_to(TESTS).parts[0]
-    return 0 if folder in QUICK or folder == "test_layers.py" else 1
+    return 0 if folder in (*QUICK, "test_layers.py", "test_farewell.py") else 1
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

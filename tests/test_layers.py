@@ -15,7 +15,7 @@ PACKAGE = Path(tfdist.__file__).parent
 # From the bottom up. Those of one row do not import each other.
 LAYERS = [
     {"errors", "heartbeat"},
-    {"scaling", "ending"},
+    {"scaling", "ending", "farewell"},
     {"cluster"},
     {"launch"},
     # ---- TensorFlow from here on ----

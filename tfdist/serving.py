@@ -6,19 +6,18 @@ the chief, when it ends well, leaves every task a note through the servers thems
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import pathlib
 import re
 import socket
-import sys
 import time
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, NoReturn
+from functools import partial
+from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
-from tfdist import ending
+from tfdist import ending, farewell
 from tfdist.cluster.meeting import meet
 from tfdist.errors import ConfigError, PeerError
 from tfdist.heartbeat import Heart
@@ -114,34 +113,21 @@ def naming_lost_ps() -> Iterator[None]:
 
 def say_goodbye(cluster: Cluster) -> None:
     """Makes the chief tell the other tasks, when this process ends well, that it is done."""
-    codes = _watch_exit_codes()
-
-    def leave_notes() -> None:
-        # Where an exception or a code ends the process, the others must not take it for success.
-        if getattr(sys, "last_value", None) is not None or any(codes):
-            return
-        for task in cluster.tasks:
-            if task.type in ("ps", "worker"):
-                try:
-                    with tf.device(f"/job:{task.type}/replica:0/task:{task.index}/device:CPU:0"):
-                        tf.io.write_file(str(_note(cluster, task)), "done")
-                except tf.errors.OpError:
-                    continue  # It is gone; there is nobody to tell.
-
-    atexit.register(leave_notes)
+    for task in cluster.tasks:
+        if task.type in ("ps", "worker"):
+            farewell.at_exit(f"{task} to hear that all is done", partial(_tell, cluster, task))
 
 
-def _watch_exit_codes() -> list[Any]:
-    """Returns what `sys.exit` will have been called with; what runs at exit is not told."""
-    codes: list[Any] = []
-    leave = sys.exit
-
-    def take_down(status: Any = None) -> NoReturn:
-        codes.append(status)
-        leave(status)
-
-    sys.exit = take_down
-    return codes
+def _tell(cluster: Cluster, task: Task) -> None:
+    # Where an exception or a code ends the process, the others must not take it for success.
+    if not farewell.ends_well():
+        return
+    # If the task is gone, there is nobody to tell.
+    with (
+        contextlib.suppress(tf.errors.OpError),
+        tf.device(f"/job:{task.type}/replica:0/task:{task.index}/device:CPU:0"),
+    ):
+        tf.io.write_file(str(_note(cluster, task)), "done")
 
 
 def _note(cluster: Cluster, task: Task) -> pathlib.Path:

@@ -104,6 +104,24 @@ def test_a_chief_on_its_own_ends_and_names_the_lost_ps(programs: Programs) -> No
     assert time.time() - killed < 2 * NAMED_SECONDS
 
 
+def test_the_chief_ends_while_a_worker_is_away(programs: Programs) -> None:
+    """TensorFlow's coordinator would wait for ever: Python ends, and with it who holds its lock."""
+    job = programs.launch(
+        "--chief 1 --ps 1 --workers 2 --max-restarts 1 --restart-delay 60 --grace 3",
+        ["python", JOB],
+        STEPS="200",
+        EPOCHS="1",
+        PAUSE="0.02",
+    )
+    job.until("STEP 41 ")
+    job.kill("worker/1")
+    assert job.end() == 0, job.text()
+    assert job.find("worker/1 killed by SIGKILL; starting it again in"), job.text()
+    (end,) = job.find(r"END \d+")
+    assert int(end.partition("END ")[2].split()[0]) == 200
+    print(f"ended {time.time() - end.at:.1f} s after its last step")
+
+
 @pytest.mark.skipif(not FULL, reason="half a minute; tests/cluster has the same with less")
 def test_a_worker_that_others_start_again_joins_the_job(programs: Programs) -> None:
     """Without the launcher, as Kubernetes restarts one pod: nothing says that the others run."""

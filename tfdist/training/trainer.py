@@ -14,7 +14,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tfdist import ending
+from tfdist import ending, farewell
 from tfdist.errors import ConfigError, Preempted
 from tfdist.heartbeat import Heart
 from tfdist.training import build, callback_state
@@ -543,6 +543,8 @@ class Trainer:
         if self.place.is_parameter_server:
             if self._coordinator is None:
                 self._coordinator = tf.distribute.coordinator.ClusterCoordinator(self.strategy)
+                # Python would stop it too, but when its threads cannot let go of it any more.
+                farewell.at_exit("TensorFlow's coordinator", self._coordinator.__del__)
             return ParameterServerLoop(self.model, self.strategy, self._coordinator)
         return SynchronousLoop(
             self.model,
