@@ -19,7 +19,7 @@ from tfdist.training.build import inner_optimizer
 from tfdist.training.checkpoint_dir import CheckpointDirectory
 from tfdist.training.checkpoint_file import Content
 from tfdist.training.place import Place
-from tfdist.training.updates_within import optimizers_beside
+from tfdist.training.updates_within import all_optimizers
 
 # What TensorFlow calls its classes inside.
 _PUBLIC_NAMES = {
@@ -164,7 +164,7 @@ class Checkpoints:
             self._compare(saved, kind, manifest[kind], variables)
             for index, variable in enumerate(variables):
                 variable.value.assign(_tensor(arrays[f"{kind}/{index}"]))
-        for optimizer in _optimizers(self._model):
+        for optimizer in all_optimizers(self._model):
             counter = inner_optimizer(optimizer).iterations
             counter.assign(saved.position.after(int(counter.numpy()), global_batch))
         totals = None
@@ -317,15 +317,11 @@ def announce(text: str) -> None:
     print(f"tfdist: {text}", file=sys.stderr, flush=True)
 
 
-def _optimizers(model: keras.Model) -> list[keras.optimizers.Optimizer]:
-    return [model.optimizer, *optimizers_beside(model)]
-
-
 def _kinds(model: keras.Model) -> dict[str, list[keras.Variable]]:
     """What is saved, by kind; the optimizer's variables hold the loss scale and averages too."""
     return {
         "model": list(model.variables),
-        "optimizer": [v for optimizer in _optimizers(model) for v in optimizer.variables],
+        "optimizer": [v for optimizer in all_optimizers(model) for v in optimizer.variables],
     }
 
 

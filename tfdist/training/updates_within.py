@@ -41,6 +41,11 @@ def optimizers_beside(model: keras.Model) -> list[keras.optimizers.Optimizer]:
     return [v for v in held if v is not model.optimizer]
 
 
+def all_optimizers(model: keras.Model) -> list[keras.optimizers.Optimizer]:
+    """The optimizer that the model was compiled with, and those beside it."""
+    return [model.optimizer, *optimizers_beside(model)]
+
+
 def updates_within(model: keras.Model) -> bool:
     """Whether the model has a `train_step` of its own, and optimizers beside the compiled one."""
     return type(model).train_step is not keras.Model.train_step and bool(optimizers_beside(model))
@@ -59,7 +64,7 @@ class UpdatesWithin(contextlib.AbstractContextManager["UpdatesWithin"]):
     def __init__(self, model: keras.Model) -> None:
         self._name = f"{type(model).__name__}.train_step"
         self.active = updates_within(model)
-        self._optimizers = [model.optimizer, *optimizers_beside(model)] if self.active else []
+        self._optimizers = all_optimizers(model) if self.active else []
         self._of_thread = threading.local()
 
     def __enter__(self) -> UpdatesWithin:
@@ -177,7 +182,7 @@ def build_optimizers(model: keras.Model, strategy: tf.distribute.Strategy, data:
         if trainable_variables is not None:
             handed[id(optimizer)] = list(trainable_variables)
 
-    optimizers = [model.optimizer, *optimizers_beside(model)]
+    optimizers = all_optimizers(model)
     _stand_in(optimizers, note)
     mapping = [(v, v.value) for v in model.trainable_variables]
     try:
