@@ -241,12 +241,13 @@ def test_a_stalled_task_is_lost_and_started_again(
 COMPLAINT = """
 import os, signal, sys, time
 from tfdist.heartbeat import Heart
-note, first = sys.argv[1], eval(os.environ["TF_CONFIG"])["task"]["index"] == 0
-if first:
+note, index = sys.argv[1], eval(os.environ["TF_CONFIG"])["task"]["index"]
+if index != 1:
     while not os.path.exists(note):
         time.sleep(0.1)
-    time.sleep(5)  # TensorFlow takes 5 to 10 s to give up a peer.
-    sys.exit(138)
+    # TensorFlow takes 5 to 10 s to give up a peer; all do so at one time.
+    time.sleep(max(0, os.path.getmtime(note) + 5 - time.time()))
+    os._exit(138)
 Heart().write("training", 0, 7)
 open(note, "w").close()
 os.kill(os.getpid(), signal.SIGSTOP)
@@ -255,7 +256,7 @@ os.kill(os.getpid(), signal.SIGSTOP)
 
 @pytest.mark.cluster
 def test_a_stopped_task_is_named_once_others_complain_of_it(tmp_path: Path) -> None:
-    words = "launch --workers 2 --grace 0.5 -- python -c"
+    words = "launch --workers 4 --grace 0.5 -- python -c"
     done = subprocess.run(
         [sys.executable, "-m", "tfdist", *words.split(), COMPLAINT, str(tmp_path / "stopped")],
         capture_output=True,
@@ -269,6 +270,7 @@ def test_a_stopped_task_is_named_once_others_complain_of_it(tmp_path: Path) -> N
         re.M,
     ), done.stderr
     assert "worker/0 failed" not in done.stderr
+    assert done.stderr.count("tfdist: worker/1 stalled") == 1
 
 
 @pytest.mark.cluster

@@ -199,8 +199,10 @@ class GroupRun:
     def _lose(self, stalls: Sequence[Stall]) -> None:
         """Names tasks that are lost though they run, and kills them."""
         for stall in stalls:
-            self._around.say(f"{stall.task} {stall.text}")
-            self._running[stall.task].give_up(stall.text)
+            process = self._running[stall.task]
+            if not process.given_up:  # All others may complain of it before it has ended.
+                self._around.say(f"{stall.task} {stall.text}")
+                process.give_up(stall.text)
 
     def _do_what_is_due(self, now: float) -> None:
         agenda, grace = self._agenda, self._around.grace

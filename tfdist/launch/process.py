@@ -74,6 +74,11 @@ class TaskProcess:
         """Ends the task and all it started."""
         self._order(b"K")
 
+    @property
+    def given_up(self) -> bool:
+        """Whether `give_up` was called; the task may still be ending."""
+        return bool(self._note)
+
     def give_up(self, note: str) -> None:
         """Ends the task as one that is lost though it runs; its exit will say so.
 
