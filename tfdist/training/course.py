@@ -12,7 +12,8 @@ from tfdist.errors import CheckpointError, Preempted
 from tfdist.heartbeat import Heart
 from tfdist.training.checkpoint import Checkpoints, Position
 from tfdist.training.place import Place
-from tfdist.training.preemption import Sigterm, StopFlag
+from tfdist.training.preemption import Sigterm
+from tfdist.training.wishes import Wish, Wishes
 
 
 class Course:
@@ -26,7 +27,7 @@ class Course:
         checkpoints: Where it is saved; None if nowhere.
         callbacks: The callbacks, some of which remember things.
         sigterm: Whether this process was asked to stop.
-        flag: Whether any worker was.
+        wishes: Tells of it, and whether any worker was.
         accumulate_steps: Batches a weight update.
     """
 
@@ -40,7 +41,7 @@ class Course:
         checkpoints: Checkpoints | None,
         callbacks: list[keras.callbacks.Callback],
         sigterm: Sigterm,
-        flag: StopFlag,
+        wishes: Wishes,
         accumulate_steps: int,
     ) -> None:
         self.position = position
@@ -50,7 +51,7 @@ class Course:
         self._checkpoints = checkpoints
         self._callbacks = callbacks
         self._sigterm = sigterm
-        self._flag = flag
+        self._wishes = wishes
         self._accumulate_steps = accumulate_steps
         self._kept: Any = None
         self._called = 0.0
@@ -160,12 +161,12 @@ class Course:
 
     def _stops(self) -> bool:
         if self._place.share.workers > 1:
-            return self._flag.agreed
+            return self._wishes.agreed(Wish.LEAVE)
         return self._sigterm.came
 
     def _pass_wish_on(self) -> None:
         if self._sigterm.came:
-            self._flag.wish()
+            self._wishes.wish(Wish.LEAVE)
 
     def _save(self, progress: Any = None) -> None:
         assert self._checkpoints is not None

@@ -1,4 +1,4 @@
-"""SIGTERM as a wish: training is to stop at the next step that all workers agree on."""
+"""SIGTERM as a request to save and stop, which is taken down and not obeyed at once."""
 
 from __future__ import annotations
 
@@ -6,42 +6,6 @@ import os
 import signal
 import types
 from typing import Any
-
-import tensorflow as tf
-
-
-class StopFlag:
-    """Tells all workers that one was asked to stop, in a collective that runs anyway.
-
-    Each step adds up the workers' wishes together with their metrics, so all of them see,
-    after the same step, whether anybody wishes to stop.
-    """
-
-    def __init__(self) -> None:
-        self._own = tf.Variable(0.0, trainable=False)
-        self._total = tf.Variable(0.0, trainable=False)
-
-    def wish(self) -> None:
-        """Has this worker wish to stop, from the next step on."""
-        self._own.assign(1.0)
-
-    def own(self) -> tf.Tensor:
-        """This worker's wish, to be added up."""
-        return self._own.read_value()
-
-    def record(self, total: tf.Tensor) -> None:
-        """Takes down how many wish to stop."""
-        self._total.assign(total)
-
-    @property
-    def agreed(self) -> bool:
-        """Whether some worker wished to stop in the latest step."""
-        return bool(self._total.numpy() > 0)
-
-    def clear(self) -> None:
-        """Forgets all wishes."""
-        self._own.assign(0.0)
-        self._total.assign(0.0)
 
 
 class Sigterm:

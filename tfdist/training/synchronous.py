@@ -17,7 +17,6 @@ from tfdist.training import metrics as metrics_module
 from tfdist.training.batch import loosen, rows_between, rows_of
 from tfdist.training.build import loss_reductions
 from tfdist.training.feed import Epoch
-from tfdist.training.preemption import StopFlag
 from tfdist.training.reduction import gather, reduce_gradients, reduce_small
 from tfdist.training.replica import ReplicaStep
 from tfdist.training.share import Share
@@ -25,6 +24,7 @@ from tfdist.training.sparse import divide
 from tfdist.training.update import Update
 from tfdist.training.updates_within import Reduce
 from tfdist.training.views import inside
+from tfdist.training.wishes import Wishes
 
 
 class SynchronousLoop:
@@ -39,7 +39,7 @@ class SynchronousLoop:
         accumulate_steps: Batches a weight update.
         wire_dtype: The type gradients are sent in, None for their own.
         bytes_per_pack: How much is sent at once, in bytes.
-        stop: Carries the workers' wishes to stop.
+        wishes: Carries the workers' wishes.
         fed_path: A file to write whenever a step has got its input; "" for none.
     """
 
@@ -54,11 +54,11 @@ class SynchronousLoop:
         accumulate_steps: int = 1,
         wire_dtype: tf.DType | None = None,
         bytes_per_pack: int = 0,
-        stop: StopFlag | None = None,
+        wishes: Wishes | None = None,
         fed_path: str = "",
     ) -> None:
         self.model = model
-        self._stop = stop or StopFlag()
+        self._wishes = wishes or Wishes()
         self._fed_path = fed_path
         self.strategy = strategy
         self._share = share
@@ -331,10 +331,10 @@ class SynchronousLoop:
                 *output.metrics,
                 *(output.state[i] * tf.cast(weight, output.state[i].dtype) for i in averaged),
                 *(value * weight for value in output.logs.values()),
-                self._stop.own(),
+                self._wishes.own(),
             ]
-            rows, *sums, stop = reduce_small(shares)
-            self._stop.record(stop)
+            rows, *sums, wishes = reduce_small(shares)
+            self._wishes.record(wishes)
             grown, sums = sums[: len(output.metrics)], sums[len(output.metrics) :]
             if not whole:
                 sums = [value / tf.cast(rows, value.dtype) for value in sums]

@@ -26,10 +26,12 @@ from tfdist.training.metrics import in_order
 from tfdist.training.parameter_server import ParameterServerLoop
 from tfdist.training.peers import naming_lost_peers
 from tfdist.training.place import Place
-from tfdist.training.preemption import Sigterm, StopFlag
+from tfdist.training.preemption import Sigterm
 from tfdist.training.sources import make_feed, split_arrays
+from tfdist.training.stopping import Stopping
 from tfdist.training.synchronous import SynchronousLoop
 from tfdist.training.updates_within import updates_within
+from tfdist.training.wishes import Wishes
 
 _WIRE_DTYPES = {"auto": None, "float32": None, "bfloat16": tf.bfloat16, "float16": tf.float16}
 
@@ -114,7 +116,7 @@ class Trainer:
         self._loops: dict[Any, Any] = {}
         self._coordinator: Any = None
         self._heart = Heart()
-        self._stop = StopFlag()
+        self._wishes = Wishes()
         self._fits = 0
         self._total = 0
         self._checkpoints: Checkpoints | None = None
@@ -173,7 +175,8 @@ class Trainer:
             epochs: The epoch to end before, counted from 0.
             verbose: 0, 1 or 2; "auto" is a bar on a terminal and a line an epoch elsewhere.
                 Only the chief prints.
-            callbacks: Keras callbacks. Those that write files do so on the chief only.
+            callbacks: Keras callbacks. Those that write files do so on the chief only. Where one
+                worker's stop training, all stop after the same batch.
             validation_split: The last part of the arrays, to validate on.
             validation_data: What to validate on after an epoch: (x, y), (x, y, sample_weight)
                 or anything that `x` may be.
@@ -236,6 +239,7 @@ class Trainer:
             epochs=epochs,
             steps=epoch_data.steps if epoch_data is not None else None,
         )
+        stopping = Stopping(self.model, self.place, self._wishes, every.callbacks)
         self.model.stop_training = False
         every.on_train_begin()
         if saved is not None and start.fit == saved.position.fit:
@@ -250,7 +254,7 @@ class Trainer:
                 if not first:
                     loop.reset_metrics()
                 every.on_epoch_begin(number)
-                self._run_steps(epoch_data, loop.train, every, "train", first, course)
+                self._run_steps(epoch_data, loop.train, every, "train", first, course, stopping)
                 loop.finish_epoch()
                 feed.end_epoch()
                 epoch_data = None
@@ -261,7 +265,7 @@ class Trainer:
                     results = self._evaluate(validation, every, validation_steps, course)
                     logs |= {f"val_{name}": value for name, value in results.items()}
                 every.on_epoch_end(number, logs)
-                stops = self._agreed_to_stop()
+                stops = stopping.agreed()
                 course.next_epoch(finished=stops, last=stops or number + 1 == epochs)
                 if stops:
                     break
@@ -398,7 +402,7 @@ class Trainer:
         Raises:
             Preempted: SIGTERM came, and all is saved.
         """
-        self._stop.clear()
+        self._wishes.clear()
         with contextlib.ExitStack() as stack:
             sigterm = Sigterm()
             if self._checkpoints is not None:
@@ -411,7 +415,7 @@ class Trainer:
                 checkpoints=self._checkpoints,
                 callbacks=every.callbacks,
                 sigterm=sigterm,
-                flag=self._stop,
+                wishes=self._wishes,
                 accumulate_steps=self._accumulate_steps,
             )
             stack.callback(course.abandon)
@@ -449,6 +453,7 @@ class Trainer:
         kind: str,
         first: int = 0,
         course: Course | None = None,
+        stopping: Stopping | None = None,
     ) -> None:
         """Runs an epoch's steps from `first` on, with the callbacks of each call."""
         begin_of = getattr(every, f"on_{kind}_batch_begin")
@@ -466,21 +471,17 @@ class Trainer:
             else:
                 self._heart.write("evaluating" if step else "tracing", 0, step)
             begin_of(step)
+            if stopping is not None:
+                stopping.before_call()
             logs = run(epoch, count)
             end_of(step + count - 1, _plain(logs))
             step += count
             if course is not None and kind == "train":
                 course.after(count)
-            if kind == "train" and self.model.stop_training and self._agreed_to_stop():
+            if stopping is not None and stopping.after_call():
                 return
         if step == 0:
             raise ConfigError("data: it has no batch; give at least one example")
-
-    def _agreed_to_stop(self) -> bool:
-        """Whether any worker's callbacks decided to stop: then all do."""
-        stop = any(self.place.exchange(int(self.model.stop_training)))
-        self.model.stop_training = stop
-        return stop
 
     def _feed(
         self,
@@ -555,7 +556,7 @@ class Trainer:
             accumulate_steps=self._accumulate_steps,
             wire_dtype=self._wire_dtype,
             bytes_per_pack=self._bytes_per_pack,
-            stop=self._stop,
+            wishes=self._wishes,
             fed_path=self._heart.fed_path,
         )
 

@@ -151,6 +151,44 @@ def own_callbacks(setting: Setting) -> Recipe:
     return recipe
 
 
+class StopsInTheMidst(keras.callbacks.Callback):
+    """Stops training in the second epoch, before or after a batch."""
+
+    def __init__(self, after_batch: int | None) -> None:
+        super().__init__()
+        self.epoch = 0
+        if after_batch is not None:
+            self.on_train_batch_end = lambda batch, logs=None: self.stop(batch == after_batch)
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        self.epoch = epoch
+        if "on_train_batch_end" not in vars(self):
+            self.stop()
+
+    def stop(self, now: bool = True) -> None:
+        if now and self.epoch == 1:
+            self.model.stop_training = True
+
+
+def _stopped_by_the_chief(setting: Setting, after_batch: int | None) -> Recipe:
+    recipe = _few(*([StopsInTheMidst(after_batch)] if setting.is_chief else []))
+    recipe.after = lambda runner: {
+        "stopped": recipe.model.stop_training,
+        "steps": recipe.model.optimizer.iterations.numpy(),
+    }
+    return recipe
+
+
+@feature("stop_training after a batch, set on one worker only", GROUP)
+def stop_after_a_batch(setting: Setting) -> Recipe:
+    return _stopped_by_the_chief(setting, after_batch=2)
+
+
+@feature("stop_training before a batch, set on one worker only", GROUP)
+def stop_before_a_batch(setting: Setting) -> Recipe:
+    return _stopped_by_the_chief(setting, after_batch=None)
+
+
 @feature("SwapEMAWeights", GROUP)
 def swap_ema(setting: Setting) -> Recipe:
     recipe = _few(keras.callbacks.SwapEMAWeights(swap_on_epoch=True), epochs=2)
