@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 
@@ -27,6 +28,7 @@ if "slow" in sys.argv:
         ("sys.exit(3)", 3),
         ("sys.exit('no')", 1),
         ("raise ValueError", 1),
+        ("raise KeyboardInterrupt", -signal.SIGINT),
     ],
 )
 def test_the_exit_code_is_that_of_the_program(pace: str, end: str, code: int) -> None:

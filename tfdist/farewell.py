@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import signal
 import sys
 import threading
 import time
@@ -63,6 +64,10 @@ def _end() -> None:
         print(f"tfdist: ended without waiting any longer for {', '.join(late)}", file=sys.stderr)
         sys.stdout.flush()
         sys.stderr.flush()
+        if isinstance(getattr(sys, "last_value", None), KeyboardInterrupt):
+            # As Python ends itself: who started it sees that the signal did it.
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+            os.kill(os.getpid(), signal.SIGINT)
         os._exit(_code())
 
 
