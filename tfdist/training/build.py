@@ -51,9 +51,11 @@ def check(model: keras.Model, strategy: tf.distribute.Strategy) -> None:
             f"{name} does not allow; use Adam or AdamW, or another strategy"
         )
     replicas = strategy.num_replicas_in_sync
-    if replicas > 1 and model.jit_compile is True:
+    remote = isinstance(strategy, tf.distribute.ParameterServerStrategy)
+    if (replicas > 1 or remote) and model.jit_compile is True:
         raise ConfigError(
-            f"compile(jit_compile=True): XLA cannot compile {name}'s collectives; "
+            f"compile(jit_compile=True): XLA cannot compile {name}'s "
+            f"{'variables on other tasks' if remote else 'collectives'}; "
             "use jit_compile=False or 'auto'"
         )
     if updates_within(model):

@@ -6,6 +6,7 @@ made (`reduction`), and what came out is assigned once, in cross-replica context
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -87,6 +88,14 @@ class SynchronousLoop:
         compiled = tf.function(reduce_retracing=True, autograph=False)
         if model.run_eagerly:
             compiled = lambda function: function  # noqa: E731
+        # What `build.check` lets have it holds no collective, which XLA could not compile.
+        xla = functools.partial(
+            tf.function, reduce_retracing=True, autograph=False, jit_compile=True
+        )
+        replica = xla if self._alone and model.jit_compile else lambda function: function
+        self._train_on_replica = replica(self._train_replica)
+        self._test_on_replica = replica(self._test_replica)
+        self._predict_on_replica = replica(self._predict_replica)
         self._train_one = compiled(lambda e: self._train_element(loosen(e)))
         self._train_many = compiled(self._train_elements)
         self._test_one = compiled(lambda e: self._test_element(loosen(e)))
@@ -168,7 +177,7 @@ class SynchronousLoop:
 
     def _train_element(self, element: Any) -> None:
         with self._step.recorder:
-            output = self.strategy.run(self._train_replica, args=(element,))
+            output = self.strategy.run(self._train_on_replica, args=(element,))
         gradients, grown, state, logs, finite, rows = output
         self._record(grown, logs)
         for variable, value in zip(self._step.changed, state, strict=True):
@@ -186,11 +195,11 @@ class SynchronousLoop:
 
     def _test_element(self, element: Any) -> None:
         with self._step.recorder:
-            grown, logs = self.strategy.run(self._test_replica, args=(element,))
+            grown, logs = self.strategy.run(self._test_on_replica, args=(element,))
         self._record(grown, logs)
 
     def _predict_element(self, element: Any) -> Any:
-        outputs = self.strategy.run(self._predict_replica, args=(element,))
+        outputs = self.strategy.run(self._predict_on_replica, args=(element,))
         return tf.nest.map_structure(
             lambda value: _concatenate(value, self.strategy, self._share), outputs
         )

@@ -516,7 +516,7 @@ class Trainer:
     def _loop(self, feed: Feed, training: bool = True) -> Any:
         """The loop for this kind of data, its model built; made once."""
         sample = feed.sample()
-        if self._needs_building(training):
+        if training or not self.model.built:
             build.build(self.model, self.strategy, sample)
         nominal = 0
         if not feed.whole:
@@ -536,9 +536,6 @@ class Trainer:
         loop = self._loops[key]
         loop.take_sample(sample)
         return loop
-
-    def _needs_building(self, training: bool) -> bool:
-        return True if training else not self.model.built
 
     def _make_loop(self, feed: Feed, nominal: int) -> Any:
         if self.place.is_parameter_server:
