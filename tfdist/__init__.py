@@ -18,6 +18,7 @@ _EXPORTS: dict[str, tuple[str, str | None]] = {
     "TfdistError": ("tfdist.errors", "TfdistError"),
     "ConfigError": ("tfdist.errors", "ConfigError"),
     "CheckpointError": ("tfdist.errors", "CheckpointError"),
+    "OutOfStepError": ("tfdist.errors", "OutOfStepError"),
     "PeerError": ("tfdist.errors", "PeerError"),
     "Preempted": ("tfdist.errors", "Preempted"),
     "scale": ("tfdist.scaling", "scale"),

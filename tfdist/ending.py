@@ -8,7 +8,7 @@ import types
 from collections.abc import Callable
 from typing import Any
 
-from tfdist.errors import PeerError, TfdistError
+from tfdist.errors import OutOfStepError, PeerError, TfdistError
 
 _connected = False
 _before: Callable[..., Any] = sys.__excepthook__
@@ -33,12 +33,13 @@ def install(*, connected: bool = False) -> None:
 def report(error: TfdistError) -> int:
     """Prints the line of an error; returns the code to end with, or ends at once.
 
-    Where a peer of connected tasks was lost, waiting for TensorFlow's shutdown is no use.
+    Where a peer of connected tasks was lost or is elsewhere, waiting for TensorFlow's shutdown is
+    no use.
     """
     print(f"tfdist: {error}", file=sys.stderr, flush=True)
     # What runs at exit can tell by it, as after any uncaught exception, that this is no success.
     sys.last_value = error
-    if _connected and isinstance(error, PeerError):
+    if _connected and isinstance(error, (PeerError, OutOfStepError)):
         sys.stdout.flush()
         os._exit(error.exit_code)
     return error.exit_code

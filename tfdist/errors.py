@@ -41,6 +41,12 @@ class PeerError(TfdistError):
     exit_code = EXIT_PEER_LOST
 
 
+class OutOfStepError(TfdistError):
+    """The workers made different calls, so none can go on. Retrying cannot help."""
+
+    exit_code = EXIT_USER_ERROR
+
+
 class Preempted(TfdistError):
     """Stopped by SIGTERM after saving. The next start goes on from there."""
 

@@ -99,3 +99,11 @@ def test_the_first_failure_is_named_with_tensorflow(programs: Programs, trial: i
     assert job.end() == 138, job.text()
     (report,) = job.find("failed first")
     assert re.match(rf"tfdist: worker/{victim} failed first: killed by SIGKILL after", report)
+
+
+def test_workers_that_make_different_calls_are_told_so(programs: Programs) -> None:
+    """Starting again would not help: the exit code says so."""
+    job = programs.launch("--workers 2", ["python", JOB], FAULTS="apart", VICTIMS="1", EPOCHS="1")
+    job.until("FAULT apart")
+    assert job.end() == 1, job.text()
+    assert job.find(r"tfdist: worker/\d: the workers do not make the same calls \(Collective")

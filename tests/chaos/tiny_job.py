@@ -2,7 +2,8 @@
 
 What is to go wrong, and when, is in the environment:
 
-    FAULTS    kinds, one an attempt of the launcher's: stop, sleep, deadlock, callback
+    FAULTS    kinds, one an attempt of the launcher's: stop, sleep, deadlock, callback,
+              apart (a call that the others do not make)
     VICTIMS   the workers that they hit, one an attempt
     PAUSE     seconds that each step takes besides, in attempts without a fault
     STEPS     batches an epoch
@@ -106,6 +107,11 @@ def main() -> None:
         pipeline = tf.data.Dataset.from_tensor_slices((rows, targets)).batch(BATCH)
         data = {"x": pipeline}
     trainer.fit(**data, epochs=EPOCHS, verbose=0, callbacks=[Steps()])
+    if kind == "apart":
+        if hit:
+            tell("FAULT apart")
+            trainer.evaluate(rows, targets, batch_size=BATCH, verbose=0)
+        trainer.fit(**data, epochs=EPOCHS, verbose=0)
     digest = hashlib.sha256()
     for variable in [*model.weights, *model.optimizer.variables]:
         digest.update(np.asarray(variable).tobytes())

@@ -8,7 +8,7 @@ import pytest
 PROGRAM = """
 import atexit, sys
 from tfdist import ending
-from tfdist.errors import CheckpointError, ConfigError, PeerError, Preempted
+from tfdist.errors import CheckpointError, ConfigError, OutOfStepError, PeerError, Preempted
 atexit.register(print, "atexit")
 ending.install(connected={connected})
 ending.install()
@@ -31,7 +31,13 @@ def run(error, *, connected=False, absl=False):
 @pytest.mark.parametrize("absl", [False, True], ids=["plain", "absl"])
 @pytest.mark.parametrize(
     ("error", "code"),
-    [("ConfigError", 2), ("CheckpointError", 1), ("PeerError", 138), ("Preempted", 143)],
+    [
+        ("ConfigError", 2),
+        ("CheckpointError", 1),
+        ("PeerError", 138),
+        ("Preempted", 143),
+        ("OutOfStepError", 1),
+    ],
 )
 def test_an_error_of_tfdist_is_one_line(error, code, absl):
     assert run(f"{error}('what it was')", absl=absl) == (
@@ -41,8 +47,9 @@ def test_an_error_of_tfdist_is_one_line(error, code, absl):
     )
 
 
-def test_a_lost_peer_ends_connected_tasks_at_once():
+def test_a_lost_or_straying_peer_ends_connected_tasks_at_once():
     assert run("PeerError('x')", connected=True) == (138, ["begun"], "tfdist: x\n")
+    assert run("OutOfStepError('x')", connected=True) == (1, ["begun"], "tfdist: x\n")
     assert run("Preempted('x')", connected=True)[:2] == (143, ["begun", "atexit"])
 
 

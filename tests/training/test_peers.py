@@ -3,7 +3,8 @@
 import pytest
 import tensorflow as tf
 
-from tfdist.training.peers import lost_peer
+from tfdist.errors import OutOfStepError
+from tfdist.training.peers import peers_error
 
 UNHEALTHY = """Graph execution error:
 
@@ -25,6 +26,17 @@ Additional GRPC error information from remote target /job:worker/replica:0/task:
 The error could be from a previous operation. Restart your program to reset."""
 ELSEWHERE = """Collective ops is aborted by: Input to reshape is a tensor with 3 values
 Additional GRPC error information from remote target /job:worker/replica:0/task:2 while calling x"""
+
+APART = """Graph execution error:
+
+Collective instance 119 expected type 0 and data_type 9 but got type 0 and data_type 1
+Additional GRPC error information from remote target /job:worker/replica:0/task:0 while calling x
+The error could be from a previous operation. Restart your program to reset.
+\t [[{{node CollectiveReduceV2}}]]"""
+SHAPES = """Collective ops is aborted by: Shape mismatch in the collective instance 5. Op at \
+device /job:worker/replica:0/task:1/device:CPU:0 expected shape [2] but another member in the \
+group expected shape [4]. This is likely due to different input shapes at different members of \
+the collective op."""
 
 
 def error(kind, text):
@@ -56,7 +68,22 @@ def error(kind, text):
     ],
 )
 def test_the_peer_is_named(kind, text, own, message):
-    assert message in str(lost_peer(error(kind, text), own))
+    assert message in str(peers_error(error(kind, text), own))
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (APART, "Collective instance 119 expected type 0"),
+        (SHAPES, "Shape mismatch in the collective instance 5"),
+    ],
+    ids=["types", "shapes"],
+)
+@pytest.mark.parametrize("kind", [tf.errors.InternalError, tf.errors.InvalidArgumentError])
+def test_a_peer_that_is_elsewhere_is_not_lost(kind, text, reason):
+    found = peers_error(error(kind, text), "worker/0")
+    assert isinstance(found, OutOfStepError)
+    assert f"worker/0: the workers do not make the same calls ({reason}" in str(found)
 
 
 @pytest.mark.parametrize(
@@ -71,5 +98,5 @@ def test_the_peer_is_named(kind, text, own, message):
     ],
     ids=["alone", "with others", "not TensorFlow's"],
 )
-def test_an_error_of_ones_own_is_not_a_lost_peer(own):
-    assert lost_peer(own, "worker/0") is None
+def test_an_error_of_ones_own_is_not_a_peers_error(own):
+    assert peers_error(own, "worker/0") is None

@@ -1,4 +1,4 @@
-"""TensorFlow's many ways to say that a peer is gone, as one error that names it."""
+"""TensorFlow's many ways to say that a peer is gone, or elsewhere, as one error that says so."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import tensorflow as tf
 
-from tfdist.errors import PeerError
+from tfdist.errors import OutOfStepError, PeerError, TfdistError
 
 _Method = TypeVar("_Method", bound=Callable[..., Any])
 
@@ -21,6 +21,10 @@ _LOSSES = (
     tf.errors.DeadlineExceededError,
 )
 _ABORTED = "Collective ops is aborted by"
+# Two workers met at one collective with different tensors, as they are not at the same step.
+_APART = re.compile(
+    r"[Cc]ollective instance \d+ expected|Shape mismatch in the collective instance"
+)
 # What TensorFlow adds around the cause.
 _NOISE = re.compile(
     r"^(Graph execution error|Detected at node|File |Error reported from|Additional GRPC|The error "
@@ -28,16 +32,25 @@ _NOISE = re.compile(
 )
 
 
-def lost_peer(error: BaseException, own: str) -> PeerError | None:
-    """Returns the error that names the lost peer, None where `error` means something else.
+def peers_error(error: BaseException, own: str) -> TfdistError | None:
+    """Says in one line what is wrong with the peers, None where `error` means something else.
 
     Args:
         error: What TensorFlow raised.
         own: This task, as `worker/0`.
+
+    Returns:
+        A PeerError that names the lost one, or an OutOfStepError where the workers do not do
+        the same.
     """
     if not isinstance(error, tf.errors.OpError):
         return None
     text = str(error.message)
+    if _APART.search(text):
+        return OutOfStepError(
+            f"{own}: the workers do not make the same calls ({_reason(text)}); call fit, evaluate "
+            "and predict on all of them, with the same arguments and data of the same shapes"
+        )
     by_peer = _ABORTED in text and "root error(s)" not in text
     if not isinstance(error, _LOSSES) and not by_peer:
         return None
@@ -67,8 +80,8 @@ def _reason(text: str) -> str:
     return "no reason is given"
 
 
-def naming_lost_peers(method: _Method) -> _Method:
-    """Makes a method of `Trainer` raise PeerError where a peer was lost."""
+def naming_peers(method: _Method) -> _Method:
+    """Makes a method of `Trainer` raise `peers_error` where TensorFlow complains of the peers."""
 
     @functools.wraps(method)
     def wrapped(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -77,9 +90,9 @@ def naming_lost_peers(method: _Method) -> _Method:
         except tf.errors.OpError as error:
             if not self.place.has_peers:
                 raise
-            lost = lost_peer(error, self.place.task)
-            if lost is None:
+            found = peers_error(error, self.place.task)
+            if found is None:
                 raise
-            raise lost from error
+            raise found from error
 
     return wrapped  # type: ignore[return-value]

@@ -24,7 +24,7 @@ from tfdist.training.course import Course
 from tfdist.training.feed import Epoch, Feed
 from tfdist.training.metrics import in_order
 from tfdist.training.parameter_server import ParameterServerLoop
-from tfdist.training.peers import naming_lost_peers
+from tfdist.training.peers import naming_peers
 from tfdist.training.place import Place
 from tfdist.training.preemption import Sigterm
 from tfdist.training.sources import make_feed, split_arrays
@@ -137,7 +137,7 @@ class Trainer:
                 "optimizers and updates the weights itself; use a larger batch"
             )
 
-    @naming_lost_peers
+    @naming_peers
     def fit(
         self,
         x: Any = None,
@@ -198,6 +198,7 @@ class Trainer:
                 damaged checkpoints only. Nothing has been trained.
             CheckpointError: A checkpoint could not be written; those before it are intact.
             PeerError: Another task was lost.
+            OutOfStepError: Another worker made another call.
             Preempted: SIGTERM came to one of the tasks, and training is saved.
         """
         self._heart.write("building")
@@ -277,7 +278,7 @@ class Trainer:
             course.end()
         return history
 
-    @naming_lost_peers
+    @naming_peers
     def evaluate(
         self,
         x: Any = None,
@@ -297,6 +298,7 @@ class Trainer:
         Raises:
             ConfigError: As for `fit`.
             PeerError: Another task was lost.
+            OutOfStepError: Another worker made another call.
         """
         build.check(self.model, self.strategy)
         feed = self._feed(x, y, sample_weight, batch_size=batch_size, steps=steps)
@@ -315,7 +317,7 @@ class Trainer:
         values = in_order(self.model, logs)
         return values[0] if len(values) == 1 else values
 
-    @naming_lost_peers
+    @naming_peers
     def predict(
         self,
         x: Any,
@@ -332,6 +334,7 @@ class Trainer:
         Raises:
             ConfigError: As for `fit`.
             PeerError: Another task was lost.
+            OutOfStepError: Another worker made another call.
         """
         feed = self._feed(x, None, None, batch_size=batch_size, steps=steps)
         loop = self._loop(feed, training=False)
