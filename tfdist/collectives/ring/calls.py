@@ -1,0 +1,149 @@
+"""One collective of a ring at a time, from its header to its end.
+
+Every message begins with a header that says what it is, so that workers which do not make the same
+calls are told so before any number is taken for another.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import struct
+import threading
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from tfdist.collectives.ring.stream import Part, Stream
+from tfdist.collectives.ring.verdict import APART, LOST, RingError, Verdict
+from tfdist.collectives.ring.watch import Watch
+
+# Number, kind, type, type on the way, elements.
+HEADER = struct.Struct("<IBBHQ")
+SUM, SCATTER, GATHER, BROADCAST = range(1, 5)
+_VERBS = {SUM: "sums", SCATTER: "sums parts of", GATHER: "gathers", BROADCAST: "broadcasts"}
+_TYPES = (
+    *("", "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
+    *("float16", "bfloat16", "float32", "float64", "complex64", "complex128"),
+)
+# Up to how many bytes a header and what it announces are one message.
+_TOGETHER = 64 << 10
+
+
+class Calls:
+    """The collectives of one worker, which wait for each other.
+
+    Args:
+        rank: This worker.
+        names: What the workers are called, by rank.
+        stream: The connections for data.
+        watch: Knows whether the ring is broken, and why.
+    """
+
+    def __init__(self, rank: int, names: Sequence[str], stream: Stream, watch: Watch) -> None:
+        self._rank, self._names = rank, names
+        self._stream, self._watch = stream, watch
+        self._lock = threading.Lock()
+        self._number = 0
+
+    @contextlib.contextmanager
+    def begin(
+        self, kind: int, array: np.ndarray, wire: np.dtype[Any] | None, *, sends: bool = True
+    ) -> Iterator[Call]:
+        """Makes a call: within the block, what goes over the connections is of this one.
+
+        Args:
+            kind: `SUM`, `SCATTER`, `GATHER` or `BROADCAST`.
+            array: What it is made with.
+            wire: The type on the way; None for the array's own.
+            sends: Whether this worker sends anything.
+
+        Raises:
+            RingError: The ring is broken.
+        """
+        # A sum that overflows is infinite, as everywhere in training; that is no news.
+        with self._lock, np.errstate(over="ignore", invalid="ignore"):
+            watch = self._watch
+            if watch.verdict is not None or watch.closed:
+                raise watch.error()
+            watch.number = self._number = (self._number + 1) & 0xFFFFFFFF
+            watch.since = time.monotonic()
+            try:
+                what = (kind, _type_number(array.dtype), _type_number(wire), array.size)
+                yield Call(self._stream, (self._number, *what), self._apart, sends)
+            except RingError:
+                raise
+            except BaseException as error:
+                # What the neighbours would get next is no message of theirs.
+                reason = f"{type(error).__name__}: {error}"
+                watch.break_off(Verdict(LOST, self._rank, reason))
+                raise
+            finally:
+                watch.since = None
+
+    def _apart(self, theirs: Sequence[int], own: Sequence[int]) -> RingError:
+        """Breaks the ring, as the previous worker is at another call."""
+        previous = (self._rank - 1) % len(self._names)
+        reason = (
+            f"{self._names[previous]} {_describe(theirs)}, "
+            f"and {self._names[self._rank]} {_describe(own)}"
+        )
+        self._watch.break_off(Verdict(APART, previous, reason))
+        return self._watch.error()
+
+
+class Call:
+    """What one collective sends and receives."""
+
+    def __init__(self, stream: Stream, what: tuple[int, ...], apart: Any, sends: bool) -> None:
+        self._stream, self._what, self._apart = stream, what, apart
+        self._header = memoryview(HEADER.pack(*what))
+        self._outgoing = deque([self._header] if sends else [])
+
+    def send(self, data: memoryview) -> None:
+        """Puts something behind what is to be sent."""
+        only_header = len(self._outgoing) == 1 and self._outgoing[0] is self._header
+        if only_header and len(data) <= _TOGETHER:
+            # One message instead of two, each of which would wake the neighbour.
+            self._outgoing[0] = memoryview(bytes(self._header) + bytes(data))
+        else:
+            self._outgoing.append(data)
+
+    def run(self, incoming: Iterable[Part], *, finish: bool = True) -> None:
+        """Receives, and sends meanwhile; see `Stream.run`."""
+        self._stream.run(self._outgoing, iter(incoming), finish=finish)
+
+    def read_header(self, *, any_count: bool = False) -> tuple[int, memoryview]:
+        """Receives a header; returns how many elements follow it, and the header."""
+        header = memoryview(bytearray(HEADER.size))
+        self.run([(header, None)], finish=False)
+        return self.check(header, any_count=any_count), header
+
+    def check(self, message: memoryview, *, any_count: bool = False) -> int:
+        """Returns the number of elements of a message that begins with a header.
+
+        Args:
+            message: The message.
+            any_count: Whether it may differ from this worker's.
+
+        Raises:
+            RingError: The message is of another call.
+        """
+        theirs = HEADER.unpack_from(message)
+        compared = len(theirs) - any_count
+        if theirs[:compared] != self._what[:compared]:
+            raise self._apart(theirs, self._what)
+        return int(theirs[-1])
+
+
+def _describe(what: Sequence[int]) -> str:
+    number, kind, dtype, wire, count = what
+    name = _TYPES[dtype] if 0 < dtype < len(_TYPES) else "values"
+    over = f" as {_TYPES[wire]}" if 0 < wire < len(_TYPES) else ""
+    return f"{_VERBS.get(kind, 'makes')} {count} {name}{over} in call {number}"
+
+
+def _type_number(dtype: np.dtype[Any] | None) -> int:
+    return _TYPES.index(dtype.name) if dtype is not None and dtype.name in _TYPES else 0

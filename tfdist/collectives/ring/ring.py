@@ -1,0 +1,318 @@
+"""Collectives of a ring of workers, on NumPy arrays.
+
+Each worker sends to the next one only. An array is cut into as many segments as there are workers;
+segment c belongs to worker c. To sum, segment c starts at worker c + 1, each worker adds its own,
+and it comes to its owner last: the order of the additions is always
+
+    ((x[c+1] + x[c+2]) + ... + x[c-1]) + x[c]
+
+whatever comes when. Then the owners' sums go around. A chunk is passed on as soon as it is there,
+so all connections are busy at the same time, and it is added while the processor has it in its
+cache. Where all that the workers have is small, everything goes to everybody, who adds it up in
+the order of the workers: half as many rounds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from tfdist.collectives.ring.calls import BROADCAST, GATHER, HEADER, SCATTER, SUM, Call, Calls
+from tfdist.collectives.ring.connections import Connections
+from tfdist.collectives.ring.stream import Part, Stream
+from tfdist.collectives.ring.verdict import LEFT, LOST, Verdict
+from tfdist.collectives.ring.watch import Interrupts, Neighbour, Watch
+
+# What travels before the next chunk can be passed on, and what is added at once.
+CHUNK_BYTES = 1 << 20
+# Up to how many bytes, of all workers together, everything goes to everybody.
+SMALL_BYTES = 64 << 10
+# Segments start at multiples of it: lines of the processor's cache, and what TensorFlow asks for.
+ALIGNMENT = 64
+
+WARN_SECONDS = 60.0
+STALL_SECONDS = 600.0
+
+BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
+WIRE_TYPES = (np.dtype(np.float16), BFLOAT16)
+
+
+class Ring:
+    """One worker's place in a ring.
+
+    All workers make the same calls in the same order. Calls of several threads wait for each other.
+
+    Args:
+        rank: This worker, from 0.
+        size: How many workers there are.
+        connections: To the neighbours; None where there is one worker only. The ring closes them.
+        names: What the workers are called in errors, by rank.
+        warn_seconds: After how long in one collective a line says who is waited for.
+        stall_seconds: After how long a worker that is alive and silent counts as lost.
+        interrupts: What notices Ctrl-C while something else holds the main thread.
+    """
+
+    def __init__(
+        self,
+        rank: int,
+        size: int,
+        connections: Connections | None,
+        *,
+        names: Sequence[str] = (),
+        warn_seconds: float = WARN_SECONDS,
+        stall_seconds: float = STALL_SECONDS,
+        interrupts: Interrupts | None = None,
+    ) -> None:
+        self.rank, self.size = rank, size
+        names = list(names) or [f"worker/{i}" for i in range(size)]
+        self._scratch = np.empty(CHUNK_BYTES, np.uint8)
+        self._travelling = np.empty(0, np.uint8)  # What is on its way in a type of its own.
+        self._watch: Watch | None = None
+        if connections is None:
+            if size != 1:
+                raise ValueError(f"{size} workers and no connections")
+            return
+        data = (connections.to_next, connections.from_previous)
+        self._watch = Watch(
+            rank,
+            names,
+            Neighbour((rank + 1) % size, connections.news_next),
+            Neighbour((rank - 1) % size, connections.news_previous),
+            data,
+            warn_seconds=warn_seconds,
+            stall_seconds=stall_seconds,
+            interrupts=interrupts,
+        )
+        self._calls = Calls(rank, names, Stream(*data, self._watch), self._watch)
+
+    def segment(self, count: int, itemsize: int, rank: int) -> slice:
+        """Which of `count` elements belong to a worker: segments are equal, up to the last ones."""
+        step = max(1, ALIGNMENT // itemsize)
+        each = -(-count // (self.size * step)) * step
+        return slice(min(count, rank * each), min(count, (rank + 1) * each))
+
+    def all_reduce(self, array: np.ndarray, wire_type: Any = None) -> None:
+        """Sums arrays of all workers in place; the sums have the same bits on all of them.
+
+        Args:
+            array: Contiguous, of the same type and size on all workers.
+            wire_type: float16 or bfloat16, for float32 to travel in. Each worker adds in float32
+                and rounds what it passes on; the owner's sum is rounded once more, and that is
+                what all keep.
+
+        Raises:
+            RingError: A worker was lost, or is at another call. The array holds anything then.
+        """
+        flat = _flat(array)
+        wire = _wire(flat, wire_type)
+        if self.size == 1:
+            return
+        if flat.nbytes * self.size <= SMALL_BYTES:
+            self._reduce_small(flat, wire)
+            return
+        with self._calls.begin(SUM, flat, wire) as call:
+            # The second half begins when it is asked for its first part: the first is over then.
+            call.run(chain(self._summing(flat, wire, call), self._spreading(flat, wire, call)))
+
+    def reduce_scatter(self, array: np.ndarray) -> np.ndarray:
+        """Sums arrays of all workers; each gets its segment.
+
+        Args:
+            array: Contiguous, of the same type and size on all workers. It is written to.
+
+        Returns:
+            The part of the array that `segment` says, which holds the sums.
+
+        Raises:
+            RingError: As for `all_reduce`.
+        """
+        flat = _flat(array)
+        own = self.segment(flat.size, flat.itemsize, self.rank)
+        if self.size > 1:
+            with self._calls.begin(SCATTER, flat, None) as call:
+                call.run(self._summing(flat, None, call))
+        return flat[own]
+
+    def all_gather(self, array: np.ndarray) -> list[np.ndarray]:
+        """Gives every worker the arrays of all, of one type and any lengths.
+
+        Args:
+            array: This worker's, of one dimension.
+
+        Returns:
+            The arrays by rank; this worker's is the one given.
+
+        Raises:
+            RingError: As for `all_reduce`.
+        """
+        flat = _flat(array)
+        found = [flat] * self.size
+        if self.size == 1:
+            return found
+        with self._calls.begin(GATHER, flat, None) as call:
+            call.send(_bytes(flat))
+            for hop in range(1, self.size):
+                count, header = call.read_header(any_count=True)
+                piece = np.empty(count, flat.dtype)
+                found[(self.rank - hop) % self.size] = piece
+                passes_on = hop < self.size - 1
+                if passes_on:
+                    call.send(header)
+                call.run(_whole(piece, call.send if passes_on else None), finish=not passes_on)
+        return found
+
+    def broadcast(self, array: np.ndarray, root: int = 0) -> None:
+        """Overwrites the array with that of one worker, of the same type and size.
+
+        Raises:
+            RingError: As for `all_reduce`.
+        """
+        flat = _flat(array)
+        if self.size == 1:
+            return
+        sends = self.rank != (root - 1) % self.size
+        with self._calls.begin(BROADCAST, flat, None, sends=sends) as call:
+            if self.rank == root:
+                call.send(_bytes(flat))
+                call.run([])
+                return
+            call.read_header()
+            passes_on = (self.rank + 1) % self.size != root
+            call.run(_whole(flat, call.send if passes_on else None))
+
+    def abort(self, reason: str) -> None:
+        """Breaks the ring, as this worker failed: the others' collectives raise at once."""
+        if self._watch is not None:
+            self._watch.break_off(Verdict(LOST, self.rank, reason))
+
+    def close(self, *, failed: str = "") -> None:
+        """Leaves the ring.
+
+        Args:
+            failed: Why this worker cannot go on; "" where it is done.
+        """
+        if self._watch is not None:
+            kind = LOST if failed else LEFT
+            self._watch.close(Verdict(kind, self.rank, failed or "it is done, while others go on"))
+
+    def _reduce_small(self, flat: np.ndarray, wire: Any) -> None:
+        """Everything goes to everybody."""
+        with self._calls.begin(SUM, flat, wire) as call:
+            own = flat if wire is None else flat.astype(wire)
+            size = HEADER.size + own.nbytes
+            parts = {self.rank: _bytes(own)}
+            call.send(parts[self.rank])
+            for hop in range(1, self.size):
+                message = memoryview(bytearray(size))
+                call.run([(message, None)], finish=False)
+                call.check(message)
+                if hop < self.size - 1:
+                    call.send(message)
+                parts[(self.rank - hop) % self.size] = message[HEADER.size :]
+            call.run([])
+            total = np.frombuffer(parts[0], own.dtype).astype(flat.dtype)
+            for rank in range(1, self.size):
+                np.add(total, np.frombuffer(parts[rank], own.dtype), out=total)
+            flat[:] = total if wire is None else total.astype(wire)
+
+    def _summing(self, flat: np.ndarray, wire: Any, call: Call) -> Iterator[Part]:
+        """The first half of a sum: each segment travels to its owner."""
+        self._travelling = _room(self._travelling, 0 if wire is None else 2 * flat.size)
+        moved = flat if wire is None else self._travelling[: 2 * flat.size].view(wire)
+        per_chunk = CHUNK_BYTES // flat.itemsize
+        scratch = self._scratch.view(moved.dtype)
+
+        def pass_on(at: slice) -> None:
+            if wire is not None:
+                np.copyto(moved[at], flat[at], casting="unsafe")
+            call.send(_bytes(moved[at]))
+
+        def added(at: slice, piece: np.ndarray, last: bool) -> Callable[[], None]:
+            def add() -> None:
+                np.add(flat[at], piece, out=flat[at])
+                if not last:
+                    pass_on(at)
+
+            return add
+
+        def parts() -> Iterator[Part]:
+            for hop in range(1, self.size):
+                for at in self._chunks(flat, (self.rank - 1 - hop) % self.size, per_chunk):
+                    piece = scratch[: at.stop - at.start]
+                    yield _bytes(piece), added(at, piece, hop == self.size - 1)
+
+        for at in self._chunks(flat, (self.rank - 1) % self.size, per_chunk):
+            pass_on(at)
+        call.read_header()
+        return parts()
+
+    def _spreading(self, flat: np.ndarray, wire: Any, call: Call) -> Iterator[Part]:
+        """The second half: the owners' sums go around."""
+        moved = flat if wire is None else self._travelling[: 2 * flat.size].view(wire)
+        per_chunk = CHUNK_BYTES // flat.itemsize
+
+        def arrived(at: slice, last: bool) -> Callable[[], None]:
+            def take() -> None:
+                if not last:
+                    call.send(_bytes(moved[at]))
+                if wire is not None:
+                    np.copyto(flat[at], moved[at])
+
+            return take
+
+        for at in self._chunks(flat, self.rank, per_chunk):
+            if wire is not None:
+                np.copyto(moved[at], flat[at], casting="unsafe")
+                np.copyto(flat[at], moved[at])
+            call.send(_bytes(moved[at]))
+        for hop in range(1, self.size):
+            for at in self._chunks(flat, (self.rank - hop) % self.size, per_chunk):
+                yield _bytes(moved[at]), arrived(at, hop == self.size - 1)
+
+    def _chunks(self, flat: np.ndarray, rank: int, per_chunk: int) -> Iterator[slice]:
+        whole = self.segment(flat.size, flat.itemsize, rank)
+        for start in range(whole.start, whole.stop, per_chunk):
+            yield slice(start, min(start + per_chunk, whole.stop))
+
+
+def _flat(array: np.ndarray) -> np.ndarray:
+    """The array in one dimension, sharing its memory."""
+    if not array.flags.c_contiguous:
+        raise ValueError("the array is not contiguous")
+    return array.reshape(-1)
+
+
+def _bytes(array: np.ndarray) -> memoryview:
+    """The memory of an array of one dimension."""
+    return array.view(np.uint8).data
+
+
+def _wire(flat: np.ndarray, wire_type: Any) -> np.dtype[Any] | None:
+    if wire_type is None or np.dtype(wire_type) == flat.dtype:
+        return None
+    wire = np.dtype(wire_type)
+    if wire not in WIRE_TYPES or flat.dtype != np.float32:
+        raise ValueError(f"{flat.dtype} cannot travel as {wire}; allowed: float32 as a 16-bit type")
+    return wire
+
+
+def _room(memory: np.ndarray, size: int) -> np.ndarray:
+    """Memory of so many bytes at least."""
+    return memory if memory.nbytes >= size else np.empty(size, np.uint8)
+
+
+def _whole(piece: np.ndarray, then: Callable[[memoryview], None] | None) -> Iterator[Part]:
+    """Receives an array chunk by chunk."""
+    data = _bytes(piece)
+    for start in range(0, len(data), CHUNK_BYTES):
+        chunk = data[start : start + CHUNK_BYTES]
+
+        def done(chunk: memoryview = chunk) -> None:
+            if then is not None:
+                then(chunk)
+
+        yield chunk, done

@@ -1,0 +1,111 @@
+"""Bytes to the next worker of a ring and from the previous one, at the same time, in one thread.
+
+Sending in a thread of its own would pay where a worker has cores to spare; handing over to it
+costs more than a small message, and on one core a loop over two sockets that do not block moves as
+many bytes.
+"""
+
+from __future__ import annotations
+
+import select
+import socket
+from collections import deque
+from collections.abc import Callable, Iterator
+
+from tfdist.collectives.ring.watch import Watch
+
+# Where a part goes that is to be received, and what to do once it is there.
+Part = tuple[memoryview, Callable[[], None] | None]
+
+
+class Stream:
+    """The two connections for data.
+
+    Args:
+        to_next: To the next worker.
+        from_previous: From the previous one.
+        watch: Knows why a connection ended.
+    """
+
+    def __init__(self, to_next: socket.socket, from_previous: socket.socket, watch: Watch) -> None:
+        self._out, self._in, self._watch = to_next, from_previous, watch
+        for connection in (to_next, from_previous):
+            connection.setblocking(False)
+        self._both, self._only_in, self._only_out = select.poll(), select.poll(), select.poll()
+        for poll in (self._both, self._only_in):
+            poll.register(from_previous, select.POLLIN)
+        for poll in (self._both, self._only_out):
+            poll.register(to_next, select.POLLOUT)
+
+    def run(
+        self, outgoing: deque[memoryview], incoming: Iterator[Part], *, finish: bool = True
+    ) -> None:
+        """Sends `outgoing` and receives all of `incoming`.
+
+        Args:
+            outgoing: What to send. What is done with a received part may append to it.
+            incoming: What to receive, in order.
+            finish: Whether all must be sent. Only where no more is to be received: else all
+                workers could wait for the next one to take what it will only take later.
+
+        Raises:
+            RingError: A worker was lost.
+        """
+        watch = self._watch
+        part = next(incoming, None)
+        target, done = part if part is not None else (memoryview(b""), None)
+        while part is not None or (finish and outgoing):
+            moved = False
+            if outgoing:
+                moved = self._send(outgoing)
+            if part is not None:
+                # A part may be empty: then it is there at once.
+                if len(target):
+                    count = self._receive(target)
+                    target = target[count:]
+                    moved = moved or count > 0
+                if not len(target):
+                    moved = True
+                    if done is not None:
+                        done()
+                    part = next(incoming, None)
+                    target, done = part if part is not None else (memoryview(b""), None)
+            if not moved:
+                watch.waits_for_next = part is None
+                self._wait(bool(outgoing), part is not None)
+
+    def _wait(self, sends: bool, receives: bool) -> None:
+        if sends and receives:
+            self._both.poll()
+        elif receives:
+            self._only_in.poll()
+        else:
+            self._only_out.poll()
+
+    def _send(self, outgoing: deque[memoryview]) -> bool:
+        first = outgoing[0]
+        if not len(first):
+            outgoing.popleft()
+            return True
+        try:
+            count = self._out.send(first)
+        except (BlockingIOError, InterruptedError):
+            return False
+        except OSError as error:
+            raise self._watch.failed(True, error.strerror or str(error)) from None
+        if count == len(first):
+            outgoing.popleft()
+        else:
+            outgoing[0] = first[count:]
+        return True
+
+    def _receive(self, target: memoryview) -> int:
+        try:
+            count = self._in.recv_into(target)
+        except (BlockingIOError, InterruptedError):
+            return 0
+        except OSError as error:
+            raise self._watch.failed(False, error.strerror or str(error)) from None
+        if count == 0:
+            raise self._watch.failed(False, "it closed the connection")
+        return count

@@ -1,0 +1,191 @@
+"""The transport that a ring of workers is: tensors leave TensorFlow for it in `tf.numpy_function`.
+
+Gradients are copied once, into one piece of memory, which the ring sums in place; TensorFlow takes
+the sums out of it without copying (see `buffers`). Calls of one graph are tied together by control
+dependencies, so that every worker makes them in the order in which they were traced.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from tfdist.collectives.ring.buffers import Buffers
+from tfdist.collectives.ring.ring import ALIGNMENT, Ring
+from tfdist.errors import ConfigError
+
+_Arrays = list[np.ndarray]
+
+
+class RingTransport:
+    """Sums and gathers over workers with one replica each, on their CPUs.
+
+    Args:
+        ring: This worker's place among them.
+        wire_type: The type that float32 gradients travel in; None for their own.
+    """
+
+    def __init__(self, ring: Ring, *, wire_type: tf.DType | None = None) -> None:
+        self.replicas = ring.size
+        self._ring = ring
+        self._wire = None if wire_type is None else np.dtype(wire_type.as_numpy_dtype)
+        self._buffers = Buffers()
+        self._layouts: dict[Any, _Layout] = {}
+        self._latest: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
+
+    def sum(self, values: Sequence[Any]) -> list[Any]:
+        """Sums tensors of the same shapes on every replica, exactly in their own type."""
+        return self._same_shapes(lambda *arrays: self._add_up(arrays, None), values)
+
+    def sum_small(self, values: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        """Sums many small tensors of static shapes, in one collective a data type."""
+        return self.sum(values)
+
+    def sum_gradients(self, gradients: Sequence[Any]) -> list[Any]:
+        """Sums dense gradients, one collective for each type; sparse ones are put together."""
+        summed = list(gradients)
+        sparse = [i for i, value in enumerate(summed) if isinstance(value, tf.IndexedSlices)]
+        dense = [i for i, value in enumerate(summed) if value is not None and i not in sparse]
+        total = self._same_shapes(
+            lambda *arrays: self._add_up(arrays, self._wire), [summed[i] for i in dense]
+        )
+        for i, value in zip(dense, total, strict=True):
+            summed[i] = value
+        parts = self.gather([(summed[i].values, summed[i].indices) for i in sparse])
+        for i, (values, indices) in zip(sparse, parts, strict=True):
+            summed[i] = tf.IndexedSlices(values, indices, summed[i].dense_shape)
+        return summed
+
+    def gather(self, structure: Any) -> Any:
+        """Concatenates tensors along their first axis, in the replicas' order."""
+        leaves = tf.nest.flatten(structure)
+        present = [i for i, leaf in enumerate(leaves) if leaf is not None]
+        values = [tf.convert_to_tensor(leaves[i]) for i in present]
+        for value in values:
+            if value.dtype in (tf.string, tf.variant, tf.resource):
+                raise ConfigError(
+                    f"gather: tensors of type {value.dtype.name} are given, which cannot travel "
+                    "between workers; allowed: numbers and booleans; give the model numbers"
+                )
+        shapes = [tf.TensorShape([None]).concatenate(value.shape[1:]) for value in values]
+        gathered = self._call(self._put_together, values, shapes)
+        for i, value in zip(present, gathered, strict=True):
+            leaves[i] = value
+        return tf.nest.pack_sequence_as(structure, leaves)
+
+    def broadcast(self, values: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        """Gives every replica the first one's tensors, of the same shapes on all."""
+        return self._same_shapes(self._spread, values)
+
+    def _same_shapes(self, function: Callable[..., _Arrays], values: Sequence[Any]) -> list[Any]:
+        tensors = [tf.convert_to_tensor(value) for value in values]
+        return self._call(function, tensors, [tensor.shape for tensor in tensors])
+
+    def _call(
+        self, function: Callable[..., _Arrays], values: list[Any], shapes: list[Any]
+    ) -> list[Any]:
+        """Calls a function of arrays with tensors, in the order of all such calls."""
+        if not values:
+            return []
+        if tf.executing_eagerly():
+            return [tf.convert_to_tensor(r) for r in function(*(v.numpy() for v in values))]
+        graph = tf.compat.v1.get_default_graph()
+        latest = self._latest.get(graph, _nothing)()
+        with tf.control_dependencies([] if latest is None else [latest]):
+            results = tf.numpy_function(function, values, [value.dtype for value in values])
+        self._latest[graph] = weakref.ref(results[0].op)
+        for result, shape in zip(results, shapes, strict=True):
+            result.set_shape(shape)
+        return list(results)
+
+    # The functions below run in the step, on arrays whose memory is TensorFlow's.
+
+    def _add_up(self, arrays: Sequence[Any], wire: np.dtype[Any] | None) -> _Arrays:
+        arrays = [np.asarray(array) for array in arrays]
+        layout = self._layout(arrays)
+        memory = self._buffers.take(layout.size)
+        views = layout.fill(memory, arrays)
+        for dtype, start, stop in layout.runs:
+            run = memory[start:stop].view(dtype)
+            self._ring.all_reduce(run, wire if dtype == np.float32 else None)
+        return views
+
+    def _spread(self, *given: Any) -> _Arrays:
+        arrays = [np.asarray(array) for array in given]
+        layout = self._layout(arrays)
+        memory = self._buffers.take(layout.size)
+        views = layout.fill(memory, arrays)
+        self._ring.broadcast(memory)
+        return views
+
+    def _put_together(self, *given: Any) -> _Arrays:
+        """Each worker's message: how many rows of each array, then the arrays."""
+        arrays = [np.asarray(array) for array in given]
+        rows = np.array([len(array) for array in arrays], np.int64)
+        contents = [np.ascontiguousarray(array).reshape(-1).view(np.uint8) for array in arrays]
+        messages = self._ring.all_gather(np.concatenate([rows.view(np.uint8), *contents]))
+        parts: list[_Arrays] = [[] for _ in arrays]
+        for message in messages:
+            at = rows.nbytes
+            for i, count in enumerate(np.frombuffer(message[:at].tobytes(), np.int64)):
+                shape = (int(count), *arrays[i].shape[1:])
+                size = int(np.prod(shape)) * arrays[i].itemsize
+                piece = np.frombuffer(message[at : at + size].tobytes(), arrays[i].dtype)
+                parts[i].append(piece.reshape(shape))
+                at += size
+        return [np.concatenate(pieces) for pieces in parts]
+
+    def _layout(self, arrays: _Arrays) -> _Layout:
+        key = tuple((array.shape, array.dtype) for array in arrays)
+        if key not in self._layouts:
+            self._layouts[key] = _Layout.of(arrays)
+        return self._layouts[key]
+
+
+def _nothing() -> None:
+    """What a reference to an operation gives where there is none."""
+
+
+class _Layout(NamedTuple):
+    """Where arrays lie in one piece of memory: those of a type together, each aligned.
+
+    Attributes:
+        size: Bytes in all.
+        places: Where each array begins and ends, and where the next one may begin.
+        runs: Each type, and from where to where its arrays lie.
+    """
+
+    size: int
+    places: list[tuple[int, int, int]]
+    runs: list[tuple[np.dtype[Any], int, int]]
+
+    @classmethod
+    def of(cls, arrays: _Arrays) -> _Layout:
+        places: list[tuple[int, int, int]] = [(0, 0, 0)] * len(arrays)
+        runs = []
+        at = 0
+        for dtype in dict.fromkeys(array.dtype for array in arrays):
+            start = at
+            for i, array in enumerate(arrays):
+                if array.dtype == dtype:
+                    end = at + array.nbytes
+                    after = -(-end // ALIGNMENT) * ALIGNMENT
+                    places[i] = (at, end, after)
+                    at = after
+            runs.append((dtype, start, at))
+        return cls(at, places, runs)
+
+    def fill(self, memory: np.ndarray, arrays: _Arrays) -> _Arrays:
+        """Copies the arrays to their places; returns what is there, in their shapes."""
+        views = []
+        for (start, end, after), array in zip(self.places, arrays, strict=True):
+            view = memory[start:end].view(array.dtype).reshape(array.shape)
+            np.copyto(view, array)
+            # What lies between two arrays is summed with them: no numbers that cost time.
+            memory[end:after] = 0
+            views.append(view)
+        return views

@@ -1,0 +1,108 @@
+"""Makes the ring of the workers of a `tf.distribute` strategy, over the strategy's collectives."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+from typing import Any
+
+import tensorflow as tf
+
+from tfdist.cluster.address import split_address
+from tfdist.collectives.process_group import ProcessGroup
+from tfdist.collectives.ring.connections import Connections, connect, listen
+from tfdist.collectives.ring.ring import STALL_SECONDS, Ring
+from tfdist.runtime import shutdown
+from tfdist.runtime.interrupts import Interrupts
+from tfdist.validation import reject
+
+STALL_VARIABLE = "TFDIST_RING_STALL"
+_SECRET_BYTES = 32
+
+# What came of it, for each strategy of this process: a ring is made once.
+_made: dict[tf.distribute.Strategy, tuple[Ring | None, str]] = {}
+
+
+def ring_of(strategy: tf.distribute.Strategy, group: ProcessGroup) -> tuple[Ring | None, str]:
+    """The ring of the strategy's workers.
+
+    All workers must call it at the same point, and all get one, or none does.
+
+    Args:
+        strategy: One with several workers.
+        group: Those workers.
+
+    Returns:
+        The ring, and why there is none; "" where there is one.
+
+    Raises:
+        ConfigError: A variable of the ring's in the environment is wrong.
+    """
+    if strategy not in _made:
+        _made[strategy] = _make(strategy, group)
+    return _made[strategy]
+
+
+def _make(strategy: tf.distribute.Strategy, group: ProcessGroup) -> tuple[Ring | None, str]:
+    rank, size = group.layout.worker, group.layout.workers
+    hosts = _hosts(strategy, group)
+    stall_seconds = _stall_seconds()
+    problem = ""
+    listener: socket.socket | None = None
+    try:
+        listener = listen(hosts[rank], rank)
+    except OSError as error:
+        problem = f"no port to listen on: {error}"
+    ports = group.exchange(0 if listener is None else listener.getsockname()[1])
+    # Every worker draws one, and the chief's is taken.
+    secret = group.broadcast(secrets.token_bytes(_SECRET_BYTES))
+    connections: Connections | None = None
+    following = (rank + 1) % size
+    try:
+        if listener is not None and all(ports):
+            place = (hosts[following], ports[following])
+            connections = connect(rank, size, listener, place, secret)
+    except OSError as error:
+        problem = str(error)
+    finally:
+        if listener is not None:
+            listener.close()
+    connected = group.exchange(int(connections is not None))
+    if not all(connected):
+        for connection in connections or ():
+            connection.close()
+        failed = [name for name, done in zip(group.tasks, connected, strict=True) if not done]
+        return None, f"{', '.join(failed)} could not connect" + (f" ({problem})" if problem else "")
+    ring = Ring(
+        rank,
+        size,
+        connections,
+        names=group.tasks,
+        stall_seconds=stall_seconds,
+        interrupts=Interrupts.install(),
+    )
+    shutdown.at_exit("the ring of the workers", lambda: _leave(ring))
+    return ring, ""
+
+
+def _stall_seconds() -> float:
+    """After how long in a collective a worker that is alive and silent counts as lost."""
+    text = os.environ.get(STALL_VARIABLE, "")
+    try:
+        seconds = float(text) if text else STALL_SECONDS
+    except ValueError:
+        seconds = -1.0
+    if not seconds > 0:
+        reject(STALL_VARIABLE, f"{text!r} is given; allowed: seconds, more than 0, or inf")
+    return seconds
+
+
+def _leave(ring: Ring) -> None:
+    ring.close(failed="" if shutdown.ends_well() else "it failed")
+
+
+def _hosts(strategy: Any, group: ProcessGroup) -> list[str]:
+    jobs = strategy.cluster_resolver.cluster_spec().as_dict()
+    named = [task.split("/") for task in group.tasks]
+    return [split_address(jobs[job][int(index)])[0] for job, index in named]
