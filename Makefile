@@ -4,7 +4,7 @@ STAMP := .venv/.installed
 RUN ?= runs/digits
 TRAIN_FLAGS ?=
 
-.PHONY: setup train test lint format chaos clean
+.PHONY: setup train test lint format chaos fuzz bits clean
 
 setup: $(STAMP)
 
@@ -34,6 +34,14 @@ test: $(STAMP)
 # The full figures: see docs/chaos.md. Without TFDIST_CHAOS, as in `make test`, a short selection.
 chaos: $(STAMP)
 	TFDIST_CHAOS=full $(PYTHON) -m pytest -m chaos -s --durations=0
+
+# Drawn programs, compared with plain Keras on one device and on two replicas: make fuzz N=200
+fuzz: $(STAMP)
+	TFDIST_FUZZ=$(or $(N),100) $(PYTHON) -m pytest -q tests/training/test_property.py
+
+# Whether every number is the same as with the code of another revision: make bits BASE=main
+bits: $(STAMP)
+	$(PYTHON) -m tests.training.conformance.same_bits $(BASE)
 
 lint: $(STAMP)
 	$(PYTHON) -m ruff check .

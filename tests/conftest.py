@@ -12,13 +12,15 @@ os.environ["TF_CPP_MIN_LOG_LEVEL"] = "2"
 os.environ["CUDA_VISIBLE_DEVICES"] = ""
 for _name in list(os.environ):
     if _name in ("TF_CONFIG", "JOB_COMPLETION_INDEX") or (
-        _name.startswith(("SLURM_", "TFDIST_")) and _name != "TFDIST_CHAOS"
+        _name.startswith(("SLURM_", "TFDIST_", "PET_", "JAX_")) and _name != "TFDIST_CHAOS"
     ):
         del os.environ[_name]
 
+DEVICES = 4
 TESTS = Path(__file__).parent
 # Folders whose tests do not import TensorFlow: they answer in seconds.
-QUICK = ("cluster", "launch", "cli", "scaling", "ending")
+QUICK = ("cluster", "rendezvous", "launch", "render", "cli", "scaling", "runtime")
+QUICK_FILES = ("test_layers.py", "test_partition.py", "test_public_face.py")
 
 
 def _rank(item: pytest.Item) -> int:
@@ -32,8 +34,9 @@ def _rank(item: pytest.Item) -> int:
         return 3
     if item.get_closest_marker("cluster"):
         return 2
-    folder = item.path.relative_to(TESTS).parts[0]
-    return 0 if folder in (*QUICK, "test_layers.py", "test_farewell.py") else 1
+    if item.path.name == "test_schedule.py":  # The one module of scaling that needs Keras.
+        return 1
+    return 0 if item.path.relative_to(TESTS).parts[0] in (*QUICK, *QUICK_FILES) else 1
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -45,4 +48,13 @@ def devices() -> list[str]:
     """Names of four logical CPUs, one physical one split."""
     import tfdist
 
-    return tfdist.virtual_devices(4)
+    return tfdist.virtual_devices(DEVICES)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Splits the CPU before any fixture starts TensorFlow's runtime: a process has one layout."""
+    if _rank(item) == 1:
+        import tfdist
+
+        tfdist.virtual_devices(DEVICES)

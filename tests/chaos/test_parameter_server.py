@@ -175,7 +175,7 @@ class Coordinator:
 
 
 def loop(coordinator: Coordinator) -> Any:
-    from tfdist.training.parameter_server import ParameterServerLoop
+    from tfdist.training.loops.parameter_server import ParameterServerLoop
 
     made = ParameterServerLoop.__new__(ParameterServerLoop)
     made._coordinator = coordinator
@@ -201,11 +201,16 @@ def test_an_answer_is_waited_for_though_its_worker_is_lost() -> None:
 def test_a_lost_ps_is_named_and_a_mistake_of_the_users_is_not_one() -> None:
     import tensorflow as tf
 
+    from tfdist.collectives.peer_errors import peers_error
     from tfdist.errors import PeerError
 
     lost = tf.errors.UnavailableError(None, None, f"{FROM_WORKER}: {FROM_PS}")
-    with pytest.raises(PeerError, match="^chief/0: ps/2 was lost"):
+    with pytest.raises(tf.errors.UnavailableError) as caught:
         loop(Coordinator())._answer(Answer([lost]))
+    named = peers_error(caught.value, "chief/0")
+    assert isinstance(named, PeerError)
+    assert str(named).startswith("chief/0: ps/2 was lost")
     mistake = tf.errors.InvalidArgumentError(None, None, FROM_PS)
     with pytest.raises(tf.errors.InvalidArgumentError):
         loop(Coordinator())._answer(Answer([mistake]))
+    assert peers_error(mistake, "chief/0") is None

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.chaos.harness import Program, Programs, size, wait
-from tests.training.test_checkpoint_dir import killed_savers
+from tests.training.checkpoint.test_directory import killed_savers
 
 pytestmark = [pytest.mark.chaos, pytest.mark.cluster]
 

@@ -29,7 +29,7 @@ KINDS = ("absent", "foreign", "duplicate", "taken")
 MEET = """
 import json, sys, time
 from tfdist.cluster import Cluster
-from tfdist.cluster.meeting import meet
+from tfdist.rendezvous.once import meet
 from tfdist.errors import TfdistError
 cluster = Cluster.from_environment()
 print("HERE", flush=True)

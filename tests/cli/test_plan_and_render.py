@@ -45,7 +45,10 @@ RENDER = "render tfjob --workers 2 --name job --image i"
     ("words", "message"),
     [
         ("plan", "tfdist: plan: the following arguments are required"),
-        (" ".join(GOYAL) + " --epochs 0", "tfdist: scale(epochs): 0.0 is not a number above 0"),
+        (
+            " ".join(GOYAL) + " --epochs 0",
+            "tfdist: scale(epochs): 0.0 is given; allowed: a finite number above 0",
+        ),
         (" ".join(GOYAL) + " --boundaries x", "tfdist: plan: argument --boundaries: 'x' is not"),
         ("render", "tfdist: render: the following arguments are required: kind"),
         (RENDER, "tfdist: render: no command given; add '-- COMMAND'"),

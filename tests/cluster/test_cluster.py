@@ -191,7 +191,8 @@ MALFORMED = [
     (config(TWO, index=10**400), "TF_CONFIG.task.index: 1000"),
     (config(TWO, index=True), "TF_CONFIG.task.index: True is a boolean, not an integer"),
     (config(TWO, index=0.0), "TF_CONFIG.task.index: 0.0 is a number, not an integer"),
-    (config(TWO, index="0"), "TF_CONFIG.task.index: '0' is a string, not an integer"),
+    (config(TWO, index="x"), "TF_CONFIG.task.index: 'x' is a string, not an integer"),
+    (config({"worker": [], "ps": []}), "TF_CONFIG.cluster.worker: is empty, as are all others"),
     (config(TWO, index=None), "TF_CONFIG.task.index: None is null, not an integer"),
     (config(TWO, index=[0]), "TF_CONFIG.task.index: [0] is a list, not an integer"),
     (config(TWO, "evaluator", -1), "TF_CONFIG.task.index: -1 is out of range"),
@@ -228,3 +229,8 @@ def test_a_malformed_spec_is_named_too(spec: Any, role: Any, index: Any, start: 
 @pytest.mark.parametrize("address", ["[::1]:2222", "my_host:1", "a.b.:65535", "10.0.0.1:80"])
 def test_unusual_addresses_that_work_are_accepted(address: str) -> None:
     assert Cluster.from_cluster_spec({"worker": [address]}).task.address == address
+
+
+def test_what_tensorflow_accepts_is_accepted() -> None:
+    cluster = Cluster.from_tf_config(config({"worker": ["a:1", "b:1"], "ps": []}, index="1"))
+    assert str(cluster.task) == "worker/1" and not cluster.has_ps

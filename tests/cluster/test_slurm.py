@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from tfdist.cluster import Cluster, expand_hostlist
+from tfdist.cluster.slurm_gpus import share_of_gpus
 from tfdist.errors import ConfigError
 
 STEP = {
@@ -24,6 +25,32 @@ STEP = {
         ("a,b,a2", ["a", "b", "a2"]),
         ("n[098-101]", ["n098", "n099", "n100", "n101"]),
         ("r[1-2]n[1-2]", ["r1n1", "r1n2", "r2n1", "r2n2"]),
+        # As `scontrol show hostnames` of Slurm 22.05.8 says.
+        (
+            "a[2,1]b[1,3]c[5,4]",
+            ["a2b1c5", "a2b1c4", "a1b1c5", "a1b1c4", "a2b3c5", "a2b3c4", "a1b3c5", "a1b3c4"],
+        ),
+        (
+            "a[1-2]b[1-2]c[1-2]d[1-2]",
+            [
+                "a1b1c1d1",
+                "a1b1c1d2",
+                "a2b1c1d1",
+                "a2b1c1d2",
+                "a1b2c1d1",
+                "a1b2c1d2",
+                "a2b2c1d1",
+                "a2b2c1d2",
+                "a1b1c2d1",
+                "a1b1c2d2",
+                "a2b1c2d1",
+                "a2b1c2d2",
+                "a1b2c2d1",
+                "a1b2c2d2",
+                "a2b2c2d1",
+                "a2b2c2d2",
+            ],
+        ),
         ("n[1-2].local:2222", ["n1.local:2222", "n2.local:2222"]),
     ],
 )
@@ -32,7 +59,20 @@ def test_host_lists(text: str, hosts: list[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "a,", "a[1-", "a]1[", "a[]", "a[3-1]", "a[x]", "a[[1]]", "a[0-99999999]", "a[1]["]
+    "text",
+    [
+        "",
+        "a,",
+        "a[1-",
+        "a]1[",
+        "a[]",
+        "a[3-1]",
+        "a[x]",
+        "a[[1]]",
+        "a[0-99999999]",
+        "a[1][",
+        "a[0-999]b[0-999]",
+    ],
 )
 def test_what_is_no_host_list(text: str) -> None:
     with pytest.raises(ConfigError, match="^host list: "):
@@ -74,6 +114,23 @@ def test_jobs_that_follow_each_other_have_other_ports() -> None:
     assert len(ports) == 19 and all(1024 < (port or 0) < 32768 for port in ports)
 
 
+def test_ports_that_slurm_reserved_are_taken() -> None:
+    environ = {**STEP, "SLURM_STEP_RESV_PORTS": "31004,31006-31007"}
+    ports = [address.rpartition(":")[2] for address in Cluster.from_environment(environ).addresses]
+    assert ports == ["31004", "31006", "31004"]
+    set_by_hand = Cluster.from_environment({**environ, "TFDIST_PORT_BASE": "5000"})
+    assert set_by_hand.task.port == 5000
+
+
+def test_a_job_that_was_put_back_has_other_ports() -> None:
+    ports = {
+        Cluster.from_environment({**STEP, "SLURM_RESTART_COUNT": str(count)}).task.port
+        for count in range(11)
+    }
+    assert len(ports) == 11
+    assert Cluster.from_environment(STEP).task.port in ports
+
+
 @pytest.mark.parametrize(
     "environ",
     [
@@ -101,6 +158,11 @@ def test_what_is_no_step_is_a_local_task(environ: dict[str, str]) -> None:
         ({"TFDIST_ROLES": "worker:2"}, "TFDIST_ROLES: 'worker:2' is not for 3 tasks"),
         ({"TFDIST_ROLES": "boss:3"}, "TFDIST_ROLES: 'boss' is not a role"),
         ({"TFDIST_ROLES": "ps:3"}, "SLURM.ps: there is a ps but no worker"),
+        ({"SLURM_STEP_RESV_PORTS": "3-2"}, "SLURM_STEP_RESV_PORTS: '3-2' is not"),
+        (
+            {"SLURM_STEP_RESV_PORTS": "31000"},
+            "SLURM_STEP_RESV_PORTS: '31000' is 1 port for 2 tasks a node; use srun --resv-ports=2",
+        ),
         ({"TFDIST_PORT_BASE": "80"}, "TFDIST_PORT_BASE: 80 is out of range"),
     ],
 )
@@ -108,3 +170,58 @@ def test_what_does_not_fit_is_named(change: dict[str, str], start: str) -> None:
     with pytest.raises(ConfigError) as caught:
         Cluster.from_environment({**STEP, **change})
     assert str(caught.value).startswith(start)
+
+
+def on_node(rank: int, **change: str) -> dict[str, str]:
+    """A task of four on one node."""
+    return {
+        **STEP,
+        "SLURM_STEP_NUM_TASKS": "4",
+        "SLURM_STEP_NODELIST": "node9",
+        "SLURM_STEP_TASKS_PER_NODE": "4",
+        "SLURM_PROCID": str(rank),
+        "SLURM_NODEID": "0",
+        **change,
+    }
+
+
+def all_gpus(count: int) -> dict[str, str]:
+    """What `srun --gres=gpu:COUNT` sets for each task."""
+    names = ",".join(map(str, range(count)))
+    return {"CUDA_VISIBLE_DEVICES": names, "SLURM_GPUS_ON_NODE": str(count)}
+
+
+@pytest.mark.parametrize(
+    ("gpus", "roles", "shares"),
+    [
+        (4, "worker:4", ["0", "1", "2", "3"]),
+        (8, "chief:1,worker:3", ["0,1", "2,3", "4,5", "6,7"]),
+        (2, "chief:1,ps:1,worker:2", ["", "", "0", "1"]),
+    ],
+)
+def test_tasks_of_a_node_share_its_gpus(gpus: int, roles: str, shares: list[str]) -> None:
+    found = [share_of_gpus(on_node(n, TFDIST_ROLES=roles, **all_gpus(gpus))) for n in range(4)]
+    assert found == shares
+
+
+@pytest.mark.parametrize(
+    "environ",
+    [
+        # --gpus-per-task and --gpu-bind: Slurm has shared them out.
+        on_node(1, CUDA_VISIBLE_DEVICES="1", SLURM_GPUS_ON_NODE="4"),
+        on_node(1),
+        {**STEP, **all_gpus(2)},  # Alone on its node.
+        {**all_gpus(2), "SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "1"},
+    ],
+)
+def test_gpus_of_ones_own_stay(environ: dict[str, str]) -> None:
+    assert share_of_gpus(environ) is None
+
+
+def test_fewer_gpus_than_tasks_are_refused() -> None:
+    with pytest.raises(ConfigError) as caught:
+        Cluster.from_environment(on_node(0, **all_gpus(2)))
+    assert str(caught.value) == (
+        "CUDA_VISIBLE_DEVICES: 2 GPUs for 4 tasks that compute on this node; use --gres=gpu:4, or "
+        "--ntasks-per-node=2"
+    )

@@ -10,11 +10,6 @@ import pytest
 from tfdist.data import Source, load
 
 
-@pytest.fixture(scope="session", autouse=True)
-def _virtual_devices(devices: list[str]) -> None:
-    """Splits the CPU before TensorFlow starts: later tests need it so."""
-
-
 @pytest.fixture(scope="session")
 def data_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("tfds")

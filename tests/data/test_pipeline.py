@@ -92,15 +92,24 @@ def test_drop_remainder_leaves_out_other_examples_each_epoch(digits, cache):
     train = digits().train(1000, augment=False, drop_remainder=True, cache=cache)
     assert train.steps == 1
     epochs = [batches(train(context(3, 0), epoch)) for epoch in range(2)]
-    assert [len(images) for epoch in epochs for images, _ in epoch] == [334, 334]
+    assert [len(images) for epoch in epochs for images, _ in epoch] == [333, 333]
     assert census(epochs[0]) != census(epochs[1])
 
 
 def test_a_last_batch_smaller_than_the_workers_ends_some_of_them_early(digits):
     test = digits().test(74)  # 297 = 4 * 74 + 1
     counts = [[len(y) for _, y in batches(test(context(2, index)))] for index in range(2)]
-    assert counts == [[37, 37, 37, 37, 1], [37, 37, 37, 37]]
-    assert [int(test(context(2, index)).cardinality()) for index in range(2)] == [5, 4]
+    assert counts == [[37, 37, 37, 37], [37, 37, 37, 37, 1]]
+    assert [int(test(context(2, index)).cardinality()) for index in range(2)] == [4, 5]
+
+
+@pytest.mark.parametrize("cache", [True, False], ids=["indexed", "stream"])
+@pytest.mark.parametrize("first", [0, 5])
+def test_a_workers_part_of_the_last_batch_may_be_larger_than_of_the_others(digits, cache, first):
+    test = digits().test(12, cache=cache)  # 297 = 24 * 12 + 9
+    parts = test(context(7, 3), first_batch=first)
+    assert [len(y) for _, y in batches(parts)] == [1] * (24 - first) + [2]
+    assert int(parts.cardinality()) == 25 - first
 
 
 def test_epochs_in_one_dataset_do_not_share_a_batch(digits):

@@ -201,9 +201,74 @@ def test_a_tfjob_gives_counts_commands_and_variables(tmp_path: Path) -> None:
         "ps": ["tfdist", "x", "$(B)"],
         "worker": ["w"],
     }
-    assert job.env["ps"] == {"A": "x"} and "env C comes from the cluster" in job.notes[0]
+    assert job.env["ps"] == {"A": "x"}
+    for text in ("env C comes from the cluster", "'side' are not run here", "(ConfigMap) left out"):
+        assert sum(text in note for note in job.notes) == 1
     other = Job.from_file(write(tmp_path / "job.yaml", TFJOB), ["mine"])
     assert set(map(tuple, other.commands.values())) == {("mine",)}
+
+
+def tfjob(worker: str = "", policy: str = "", pod: str = "", name: str = "tensorflow") -> str:
+    containers = f"containers: [{{name: {name}, args: [w]{pod}}}]"
+    replica = f"{{{worker}template: {{spec: {{{containers}}}}}}}"
+    return f"{{kind: TFJob, spec: {{{policy}tfReplicaSpecs: {{Worker: {replica}}}}}}}"
+
+
+@pytest.mark.parametrize(
+    ("content", "note"),
+    [
+        (tfjob("restartPolicy: OnFailure, "), "Worker.restartPolicy is not followed here: --max"),
+        (tfjob(policy="successPolicy: AllWorkers, "), "spec.successPolicy is not followed"),
+        (tfjob(policy="runPolicy: {backoffLimit: 3}, "), "spec.runPolicy.backoffLimit is not"),
+        (tfjob(policy="runPolicy: {cleanPodPolicy: All}, "), "runPolicy.cleanPodPolicy is not"),
+        (
+            tfjob(policy="runPolicy: {activeDeadlineSeconds: 3}, "),
+            "runPolicy.activeDeadlineSeconds is not followed here: there is no deadline",
+        ),
+        (tfjob(pod=", workingDir: /x"), "workingDir is not followed here: tasks run in this"),
+        (tfjob(pod=", envFrom: [{}]"), "envFrom is not followed here: it is in the cluster"),
+    ],
+)
+def test_what_is_different_here_is_said(tmp_path: Path, content: str, note: str) -> None:
+    notes = Job.from_file(write(tmp_path / "job.yaml", content), []).notes
+    assert len(notes) == 1 and note in notes[0] and "\n" not in notes[0]
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (tfjob(name="main"), "containers: none is named tensorflow, but 'main'"),
+        (tfjob(policy="runPolicy: {suspend: true}, "), "spec.runPolicy.suspend: is true"),
+        (tfjob(policy="enableDynamicWorker: true, "), "spec.enableDynamicWorker: tasks would not"),
+        ("{kind: JobSet, spec: {replicatedJobs: x}}", "replicatedJobs: 'x' is not a list"),
+    ],
+)
+def test_what_the_operator_refuses_or_holds(tmp_path: Path, content: str, problem: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        Job.from_file(write(tmp_path / "job.yaml", content), [])
+    assert problem in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_what_is_legal_is_read(tmp_path: Path) -> None:
+    content = tfjob("replicas: null, ", pod=", env: [{name: EMPTY}]")
+    job = Job.from_file(write(tmp_path / "job.yaml", content), [])
+    assert job.addresses == {"worker": (None,)} and job.env["worker"] == {"EMPTY": ""}
+    wrapped = f"{{kind: List, items: [{tfjob()}]}}"
+    assert Job.from_file(write(tmp_path / "list.yaml", wrapped), []).commands == {"worker": ["w"]}
+
+
+@pytest.mark.parametrize("ps", [0, 1])
+def test_a_rendered_jobset_is_read(tmp_path: Path, ps: int) -> None:
+    from tfdist.render.kubernetes import jobset
+    from tfdist.render.workload import Workload
+
+    manifest = jobset(Workload(name="j", image="i", command=["tfdist", "train"], workers=2, ps=ps))
+    job = Job.from_file(write(tmp_path / "job.json", manifest), [])
+    counts = {role: len(members) for role, members in job.addresses.items()}
+    assert counts == ({"chief": 1, "worker": 2, "ps": 1} if ps else {"worker": 2})
+    assert job.commands["worker"] == ["tfdist", "train"]
+    assert job.env["worker"] == {"TFDIST_WAIT": "1800"}
+    assert any("failurePolicy is not followed" in note for note in job.notes)
 
 
 @pytest.mark.parametrize(

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from tfdist.heartbeat import Beat, Heart, read
 from tfdist.launch import stacks
 from tfdist.launch.stalls import Sign, culprit, describe, overdue
 from tfdist.launch.steps import StepTimes
+from tfdist.runtime.heartbeat import Beat, Heart, read
 
 LIMIT = 10.0
 IN_TENSORFLOW = ("/lib/tensorflow/python/eager/execute.py", 53, "quick_execute")
@@ -152,7 +152,7 @@ def test_who_does_not_print_stacks_is_left_alone(tmp_path: Path) -> None:
 
 def test_a_heart_prints_stacks_and_a_beat_survives(tmp_path: Path) -> None:
     path = str(tmp_path / "beat")
-    code = "from tfdist.heartbeat import Heart; Heart().write('training', 1, 2); input()"
+    code = "from tfdist.runtime.heartbeat import Heart; Heart().write('training', 1, 2); input()"
     env = {**os.environ, "TFDIST_HEARTBEAT": path}
     with subprocess.Popen(
         [sys.executable, "-c", code],
@@ -174,7 +174,7 @@ def test_a_heart_prints_stacks_and_a_beat_survives(tmp_path: Path) -> None:
 
 JOB = """
 import os, signal, sys, time
-from tfdist.heartbeat import Heart
+from tfdist.runtime.heartbeat import Heart
 task = eval(os.environ["TF_CONFIG"])["task"]
 heart = Heart()
 # Those that are well wait in TensorFlow, by the name of the file.
@@ -240,7 +240,7 @@ def test_a_stalled_task_is_lost_and_started_again(
 
 COMPLAINT = """
 import os, signal, sys, time
-from tfdist.heartbeat import Heart
+from tfdist.runtime.heartbeat import Heart
 note, index = sys.argv[1], eval(os.environ["TF_CONFIG"])["task"]["index"]
 if index != 1:
     while not os.path.exists(note):
@@ -276,7 +276,7 @@ def test_a_stopped_task_is_named_once_others_complain_of_it(tmp_path: Path) -> N
 @pytest.mark.cluster
 def test_step_times_are_reported_when_asked_for(tmp_path: Path) -> None:
     code = (
-        "import time; from tfdist.heartbeat import Heart; heart = Heart()\n"
+        "import time; from tfdist.runtime.heartbeat import Heart; heart = Heart()\n"
         "for step in range(1000):\n"
         "    heart.write('training', 0, step, step_seconds=0.25); time.sleep(0.25)\n"
         "    if step == 8: print('UP', flush=True)"

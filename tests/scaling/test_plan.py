@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tfdist.errors import ConfigError
-from tfdist.scaling import Plan, scale
+from tfdist.scaling.plan import Plan
+from tfdist.scaling.scale import scale
 
 IMAGENET = 1_281_167
 
@@ -168,7 +169,10 @@ def test_arguments_that_contradict():
 def test_message_in_full():
     with pytest.raises(ConfigError) as caught:
         goyal(per_replica_batch=-3)
-    assert str(caught.value) == "scale(per_replica_batch): -3 is not a whole number of 1 or more"
+    assert (
+        str(caught.value)
+        == "scale(per_replica_batch): -3 is given; allowed: a whole number of 1 or more"
+    )
 
 
 def test_table():

@@ -56,15 +56,16 @@ def test_auto_says_what_it_chose_and_why(devices, capsys):
     ],
 )
 def test_auto_goes_by_the_cluster(devices, jobs, task, chosen):
-    from tfdist.strategy import choose
+    from tfdist.strategy.kinds import choose
 
-    assert choose(tfdist.Cluster.local() if jobs is None else cluster(jobs, task))[0] == chosen
+    where = tfdist.Cluster.local() if jobs is None else cluster(jobs, task)
+    assert choose(where, devices)[0] == chosen
 
 
 @pytest.mark.parametrize(
     ("name", "jobs", "task", "says"),
     [
-        ("tpu", None, "worker", "strategy: 'tpu' is unknown; allowed: auto, one_device"),
+        ("tpu", None, "worker", "strategy: 'tpu' is given; allowed: auto, one_device"),
         ("multi_worker_mirrored", None, "worker", "no cluster is given"),
         ("parameter_server", None, "worker", "no cluster is given"),
         ("multi_worker_mirrored", WITH_PS, "chief", "the cluster has ps tasks"),
@@ -119,7 +120,7 @@ def test_virtual_devices_can_be_asked_for_again_but_not_changed(devices):
     assert tfdist.virtual_devices(4) == devices
     with pytest.raises(ConfigError, match="TensorFlow has started with 4"):
         tfdist.virtual_devices(2)
-    with pytest.raises(ConfigError, match="allowed: 1 or more"):
+    with pytest.raises(ConfigError, match="allowed: a whole number of 1 or more"):
         tfdist.virtual_devices(0)
 
 

@@ -69,11 +69,6 @@ class Runs:
         return run.report()
 
 
-@pytest.fixture(scope="session", autouse=True)
-def devices_first(devices: list[str]) -> None:
-    """Splits the CPU before any test of this folder starts TensorFlow's runtime."""
-
-
 _RUNS = pytest.StashKey[Runs]()
 
 

@@ -11,7 +11,7 @@ import tfdist
 tfdist.virtual_devices(2)
 strategy = tfdist.mirrored_strategy()
 with strategy.scope():
-    import tfdist.training.replica  # as plan.schedule() does
+    import tfdist.training.trainer  # as plan.schedule() does
     model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1, kernel_initializer="ones")])
     model.compile(optimizer=keras.optimizers.SGD(1.0), loss="mse")
 history = tfdist.Trainer(model).fit(tf.ones((2, 1)), tf.zeros((2, 1)), verbose=0)

@@ -123,27 +123,32 @@ def test_own_step_with_a_metric_that_is_no_sum(mirrored):
     refused(model, "largest", "Own.test_step", "MirroredStrategy")
 
 
-def test_mixed_loss_reductions(mirrored):
-    import keras
-
-    with mirrored.scope():
-        one = keras.Input((3,))
-        model = keras.Model(one, [keras.layers.Dense(1)(one), keras.layers.Dense(1)(one)])
-        model.compile("sgd", ["mse", keras.losses.MeanSquaredError("sum")])
-    refused(model, "loss.reduction", "MirroredStrategy", "one reduction", x=X, y=[Y, Y])
-
-
 def test_activity_regularizers_that_keras_does_not_average(mirrored, monkeypatch):
     import keras
 
-    from tfdist.training import build
+    from tfdist.training.model import support
 
-    monkeypatch.setattr(build, "_KERAS", (3, 13))
+    monkeypatch.setattr(support, "_KERAS", (3, 13))
     with mirrored.scope():
         inner = keras.Sequential([keras.layers.Dense(3, activity_regularizer="l2", name="kept")])
         model = keras.Sequential([keras.Input((3,)), inner, keras.layers.Dense(1)])
         model.compile("sgd", "mse")
     refused(model, "layer 'kept'", "use Keras 3.14")
+
+
+def test_activity_regularizers_of_several_batches(devices, monkeypatch):
+    import keras
+
+    from tfdist.training.model import support
+
+    monkeypatch.setattr(support, "_KERAS", (3, 13))
+    kept = keras.layers.Dense(3, activity_regularizer="l2", name="kept")
+    model = keras.Sequential([keras.Input((3,)), kept, keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    from tfdist.errors import ConfigError
+
+    with pytest.raises(ConfigError, match="layer 'kept'.*accumulate_steps.*use Keras 3.14"):
+        support.check_accumulation(model)
 
 
 def test_backup_and_restore(mirrored, tmp_path):

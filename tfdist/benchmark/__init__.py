@@ -1,1 +1,1 @@
-"""Measurements of what tfdist claims, each a command."""
+"""Measures what tfdist claims; each benchmark is a command."""

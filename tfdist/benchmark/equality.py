@@ -1,11 +1,11 @@
-"""Whether ResNet50 trains alike on one device, on two replicas and on two workers.
+"""Compares ResNet50's training on one device, on two replicas and on two workers.
 
 Each way runs in processes of its own, for a number of steps on the same global batches, and
-notes the loss of every step. How far apart rounding alone drives two runs is shown by a yardstick:
+records the loss of every step. A reference run shows how far rounding alone drives two runs apart:
 one device again, with each initial weight off by one unit in the last place. A fresh ResNet50
-multiplies rounding at every step: at usual rates the yardstick itself leaves float32's digits
-within a few steps. So there are two ways to look: float32 at a small rate, and float64 at a usual
-one, where what remains of the difference cannot be rounding.
+amplifies rounding errors at every step: at usual rates the reference itself differs in all of
+float32's digits within a few steps. So there are two settings: float32 at a small rate, and
+float64 at a usual one, where any remaining difference cannot be rounding.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import tempfile
 import numpy as np
 
 from tfdist.errors import ConfigError, TfdistError
-from tfdist.quiet import start_tensorflow
+from tfdist.runtime.startup import start_tensorflow
 
 _TIMEOUT = 1800.0
 _STYLES = ("-", "--", ":", "-.", "-", "--")
@@ -34,7 +34,7 @@ class Way:
     Attributes:
         name: For the table and the plot.
         strategy: The strategy's name.
-        workers: Processes.
+        workers: The number of processes.
         synchronized: Whether BatchNormalization is over the global batch.
         nudged: Whether the initial weights are off by one unit in the last place.
     """
@@ -71,16 +71,16 @@ def measure(
 
     Args:
         steps: Updates of the weights.
-        global_batch: Examples a step, an even number.
-        learning_rate: Of SGD with momentum, whose gradient is clipped to norm 1.
-        dtype: What everything is computed in, "float32" or "float64".
+        global_batch: Examples per step, an even number.
+        learning_rate: The rate of SGD with momentum, whose gradient is clipped to norm 1.
+        dtype: The type of all computations, "float32" or "float64".
 
     Returns:
         The loss of each step, by the way's name.
 
     Raises:
         ConfigError: An argument is out of range.
-        TfdistError: A run failed; what it said is on standard error.
+        TfdistError: A run failed; its output is on standard error.
     """
     if steps < 1 or global_batch < 2 or global_batch % 2:
         raise ConfigError(
@@ -91,7 +91,7 @@ def measure(
 
 
 def differences(losses: dict[str, list[float]]) -> dict[str, np.ndarray]:
-    """The relative difference of each step's loss, by pair, as float64 arrays of all steps."""
+    """Returns the relative difference of each step's loss, by pair, as float64 arrays."""
     return {
         f"{name} / {reference}": np.abs(np.array(losses[name]) / np.array(losses[reference]) - 1.0)
         for name, reference in PAIRS

@@ -1,4 +1,4 @@
-"""The `tfdist` command: a table of subcommands, each loaded only when it is asked for."""
+"""The `tfdist` command: a table of subcommands, each loaded only when it is called."""
 
 from __future__ import annotations
 
@@ -6,19 +6,21 @@ import importlib
 import os
 import sys
 
-from tfdist import __version__, ending
+from tfdist import __version__
 from tfdist.errors import EXIT_CONFIG, EXIT_DONE, TfdistError
+from tfdist.runtime import excepthook
 
 EXIT_INTERRUPTED = 130
 
 # subcommand -> (module with `main(argv) -> int`, what it does)
 COMMANDS = {
-    "check": ("tfdist.cli.check", "say which cluster and which task of it this is"),
+    "check": ("tfdist.cli.check", "show the cluster and this task"),
     "launch": ("tfdist.cli.launch", "run a cluster of local processes"),
     "train": ("tfdist.cli.train", "train ResNet50 with any strategy"),
-    "plan": ("tfdist.cli.plan", "work out batch size and learning rate"),
-    "bench": ("tfdist.cli.bench", "measure what tfdist claims"),
+    "plan": ("tfdist.cli.plan", "compute batch size and learning rate"),
+    "bench": ("tfdist.cli.bench", "compare the losses of strategies"),
     "render": ("tfdist.cli.render", "write manifests for Kubernetes or Slurm"),
+    "task": ("tfdist.cli.task", "run a command in srun, whose exit code srun then gives"),
     "env": ("tfdist.cli.env", "show versions, devices and environment variables"),
 }
 
@@ -26,10 +28,10 @@ COMMANDS = {
 def main(argv: list[str] | None = None) -> int:
     """Runs a subcommand and returns the exit code.
 
-    What a user got wrong is one line on stderr, never a traceback.
+    A user's error is one line on stderr, never a traceback.
 
     Args:
-        argv: the arguments behind `tfdist`; those of this process by default.
+        argv: the arguments after `tfdist`; those of this process by default.
     """
     args = sys.argv[1:] if argv is None else argv
     if args and args[0] in ("-h", "--help"):
@@ -48,7 +50,7 @@ def main(argv: list[str] | None = None) -> int:
         sys.stdout.flush()
         return code
     except TfdistError as error:
-        return ending.report(error)
+        return excepthook.report(error)
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
     except BrokenPipeError:

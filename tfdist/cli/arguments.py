@@ -1,4 +1,4 @@
-"""An argument parser whose usage errors are one line, as all tfdist errors are."""
+"""Parses arguments; a usage error is one line, as all tfdist errors are."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def seconds(text: str) -> float:
     """Reads a duration of 0 seconds or more.
 
     Raises:
-        argparse.ArgumentTypeError: it is none.
+        argparse.ArgumentTypeError: it is not one.
     """
     try:
         value = float(text)
@@ -44,7 +44,7 @@ def count(text: str) -> int:
     """Reads an integer of 0 or more.
 
     Raises:
-        argparse.ArgumentTypeError: it is none.
+        argparse.ArgumentTypeError: it is not one.
     """
     if not (text.isascii() and text.isdigit() and len(text) < 7):
         raise argparse.ArgumentTypeError(f"{text!r} is not an integer, 0 or more")

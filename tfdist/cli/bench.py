@@ -1,4 +1,4 @@
-"""`tfdist bench`: measurements of what tfdist claims."""
+"""`tfdist bench`: measures what tfdist claims."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ def main(argv: list[str]) -> int:
         ConfigError: The arguments are wrong.
         TfdistError: A run failed.
     """
-    parser = Parser("tfdist bench", "Measure what tfdist claims.")
+    parser = Parser("tfdist bench", "Compare the losses of strategies.")
     parser.add_argument(
         "what",
         choices=("equality",),
         help="equality: ResNet50's losses on one device, two replicas and two workers",
     )
     parser.add_argument("--steps", type=count, default=20, help="updates of the weights (20)")
-    parser.add_argument("--global_batch", type=count, default=32, help="examples a step (32)")
+    parser.add_argument("--global_batch", type=count, default=32, help="examples per step (32)")
     parser.add_argument(
         "--dtype",
         choices=("float32", "float64"),
         default="float32",
-        help="what everything is computed in (float32)",
+        help="the type of all computations (float32)",
     )
     parser.add_argument(
         "--learning_rate",
         type=float,
-        help="of SGD with momentum and clipped gradients (float32: 0.00001, float64: 0.01)",
+        help="rate of SGD with momentum and clipped gradients (float32: 1e-5, float64: 0.01)",
     )
     parser.add_argument("--json", metavar="FILE", help="also write the losses of every step")
     parser.add_argument("--plot", metavar="FILE", help="also draw them, as a PNG")

@@ -1,10 +1,12 @@
-"""`tfdist check`: which cluster is this, which task of it, and what would `auto` build."""
+"""`tfdist check`: show the cluster, this task, and the choice of `auto`."""
 
 from __future__ import annotations
 
 from tfdist.cli.arguments import Parser, seconds
 from tfdist.cluster import Cluster, Task
 from tfdist.errors import EXIT_DONE
+from tfdist.runtime import sigterm
+from tfdist.strategy.kinds import choose
 
 
 def main(argv: list[str]) -> int:
@@ -14,7 +16,7 @@ def main(argv: list[str]) -> int:
         ConfigError: the environment describes none.
         PeerError: with `--wait`, a peer did not come.
     """
-    parser = Parser("tfdist check", "Say which cluster and which task of it this is.")
+    parser = Parser("tfdist check", "Show the cluster and this task.")
     parser.add_argument(
         "--wait", type=seconds, metavar="S", help="also meet all other tasks, within S seconds"
     )
@@ -23,8 +25,9 @@ def main(argv: list[str]) -> int:
     for line in describe(cluster):
         print(line, flush=True)
     if args.wait is not None and not cluster.is_local:
-        from tfdist.cluster.rendezvous import rendezvous
+        from tfdist.rendezvous.meeting import rendezvous
 
+        sigterm.end_process_one()
         rendezvous(cluster, timeout=args.wait)
         print(f"all {len(cluster.tasks)} tasks met")
     return EXIT_DONE
@@ -44,21 +47,8 @@ def describe(cluster: Cluster) -> list[str]:
         lines.append(row.rstrip())
     lines.append(f"this is   {cluster.task}")
     lines.append(f"chief     {cluster.chief}")
-    lines.append(f"auto      {explain_auto(cluster)}")
+    lines.append(f"auto      {': '.join(choose(cluster))}")
     return lines
-
-
-def explain_auto(cluster: Cluster) -> str:
-    """Says which strategy `auto` builds for a cluster, and why."""
-    if cluster.is_local:
-        return "one_device, or mirrored when this machine has several GPUs: one local task"
-    if cluster.task.type == "evaluator":
-        return "one_device, or mirrored when this machine has several GPUs: an evaluator is alone"
-    if cluster.has_ps:
-        return "parameter_server: the cluster has ps tasks"
-    if cluster.num_workers > 1:
-        return f"multi_worker_mirrored: the cluster has {cluster.num_workers} workers and no ps"
-    return "one_device, or mirrored when this machine has several GPUs: one worker and no ps"
 
 
 def _remarks(cluster: Cluster, task: Task) -> str:

@@ -1,4 +1,4 @@
-"""`tfdist env`: versions, devices and environment variables, to put into a bug report."""
+"""`tfdist env`: show versions, devices and environment variables, for a bug report."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ import platform
 from importlib import metadata
 
 from tfdist.cli.arguments import Parser
-from tfdist.cluster.messages import quote
 from tfdist.errors import EXIT_DONE
 from tfdist.launch.machine import gpu_ids, usable_cores
+from tfdist.validation import quote
 
 PACKAGES = ("tfdist", "tensorflow", "keras", "tensorflow-datasets", "numpy", "absl-py", "PyYAML")
-PREFIXES = ("TFDIST_", "TF_", "KERAS_", "CUDA_", "NCCL_", "SLURM_", "OMP_", "XLA_")
+PREFIXES = ("TFDIST_", "TF_", "KERAS_", "CUDA_", "NCCL_", "SLURM_", "OMP_", "XLA_", "PET_", "JAX_")
 NAMES = ("JOB_COMPLETION_INDEX", "GRPC_VERBOSITY", "PYTHONPATH")
 
 
 def main(argv: list[str]) -> int:
-    """Prints what runs here; imports none of it."""
+    """Prints versions, devices and variables; does not import TensorFlow."""
     Parser("tfdist env", "Show versions, devices and environment variables.").parse_args(argv)
     rows = [("python", platform.python_version()), ("platform", platform.platform())]
     rows += [(name, _version(name)) for name in PACKAGES]

@@ -9,7 +9,7 @@ from tfdist.cli.arguments import Parser, count, seconds
 from tfdist.cluster.spec import ROLES
 from tfdist.errors import ConfigError
 from tfdist.launch.job import Job
-from tfdist.launch.local import STALL_SECONDS, Options, launch
+from tfdist.launch.local import STALL_SECONDS, LaunchOptions, launch
 
 _FLAGS = {"chief": "--chief", "worker": "--workers", "ps": "--ps", "evaluator": "--evaluator"}
 
@@ -18,7 +18,7 @@ def main(argv: list[str]) -> int:
     """Runs the job and returns the exit code of the cause, or 0.
 
     Raises:
-        ConfigError: the flags or the file describe no job. Nothing was started.
+        ConfigError: the flags or the file do not describe a job. Nothing was started.
     """
     before, separator, command = argv, False, []
     if "--" in argv:
@@ -37,7 +37,7 @@ def main(argv: list[str]) -> int:
         raise ConfigError("launch: how many tasks? give --workers N or --spec FILE")
     else:
         job = Job.from_counts({role: n or 0 for role, n in counts.items()}, command)
-    options = Options(
+    options = LaunchOptions(
         max_restarts=args.max_restarts,
         restart_delay=args.restart_delay,
         grace=args.grace,
@@ -55,24 +55,24 @@ def _parser() -> Parser:
     parser = Parser("tfdist launch", "Run a cluster of local processes: flags, then -- COMMAND.")
     for role in ROLES:
         parser.add_argument(
-            _FLAGS[role], dest=role, type=count, metavar="N", help=f"how many {role} tasks"
+            _FLAGS[role], dest=role, type=count, metavar="N", help=f"number of {role} tasks"
         )
     parser.add_argument(
-        "--spec", metavar="FILE", help='instead of counts: {"cluster": {...}} or a TFJob YAML'
+        "--spec", metavar="FILE", help='instead of counts: {"cluster": {...}}, a TFJob or a JobSet'
     )
     parser.add_argument(
         "--max-restarts",
         type=count,
         default=0,
         metavar="K",
-        help="how often to start tasks again that ended with 128 or more, or by a signal (0)",
+        help="restarts allowed of tasks that end with 128 or more, or by a signal (0)",
     )
     parser.add_argument(
         "--restart-delay",
         type=seconds,
         default=1.0,
         metavar="S",
-        help="wait before the first restart, doubled from one to the next, up to 30 s (1)",
+        help="seconds before the first restart, doubled at each further one, up to 30 (1)",
     )
     parser.add_argument(
         "--grace",
@@ -104,10 +104,13 @@ def _parser() -> Parser:
         help="set a variable for every task; may be repeated",
     )
     parser.add_argument(
-        "--cpus-per-task", default="auto", metavar="N", help="cores a task: auto, none or a number"
+        "--cpus-per-task",
+        default="auto",
+        metavar="N",
+        help="cores per task: auto, none or a number",
     )
     parser.add_argument(
-        "--gpus-per-task", default="auto", metavar="N", help="GPUs a task: auto, none or a number"
+        "--gpus-per-task", default="auto", metavar="N", help="GPUs per task: auto, none or a number"
     )
     return parser
 

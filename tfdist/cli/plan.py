@@ -1,4 +1,4 @@
-"""`tfdist plan`: work out batch size and learning rate before a run."""
+"""`tfdist plan`: compute batch size and learning rate before a run."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import argparse
 
 from tfdist.cli.arguments import Parser
 from tfdist.errors import EXIT_DONE
-from tfdist.scaling import DECAYS, RULES, Plan, scale
+from tfdist.scaling.plan import Plan
+from tfdist.scaling.rules import DECAYS, RULES
+from tfdist.scaling.scale import scale
 
 
 def main(argv: list[str]) -> int:
@@ -31,7 +33,7 @@ def main(argv: list[str]) -> int:
 
 
 def _epochs(plan: Plan) -> list[float]:
-    """Epochs worth a line: each of the warmup, each boundary, tenths of the run."""
+    """Returns the epochs to print: each of the warmup, each boundary, tenths of the run."""
     assert plan.epochs is not None
     whole = [float(epoch) for epoch in range(int(plan.warmup_epochs) + 1)]
     tenths = [float(round(plan.epochs * tenth / 10)) for tenth in range(10)]
@@ -40,24 +42,40 @@ def _epochs(plan: Plan) -> list[float]:
 
 
 def _parser() -> Parser:
-    parser = Parser("tfdist plan", "Work out batch size and learning rate for many replicas.")
-    _add(parser, "per_replica_batch", int, "examples a replica takes at a time", required=True)
+    parser = Parser("tfdist plan", "Compute batch size and learning rate for many replicas.")
+    _add(parser, "per_replica_batch", int, "examples per replica and step", required=True)
     _add(parser, "num_replicas", int, "replicas in sync", required=True)
     _add(parser, "base_learning_rate", float, "the rate for --base_batch", required=True)
     _add(parser, "base_batch", int, "the batch that rate was tuned for (256)", default=256)
-    _add(parser, "rule", str, "how the rate follows the batch", default="linear", choices=RULES)
+    _add(
+        parser,
+        "rule",
+        str,
+        "how the rate is scaled with the batch",
+        default="linear",
+        choices=tuple(RULES),
+    )
     _add(parser, "warmup_epochs", float, "epochs of linear warmup (5)", default=5.0)
-    _add(parser, "warmup_start", float, "the rate warmup begins at")
-    _add(parser, "decay", str, "what follows warmup", default="constant", choices=DECAYS)
+    _add(parser, "warmup_start", float, "the rate that warmup begins at")
+    _add(parser, "decay", str, "the decay after warmup", default="constant", choices=DECAYS)
     _add(parser, "boundaries", _floats, "epochs of step decay (30,60,80)")
     _add(parser, "decay_factor", float, "factor of step decay (0.1)", default=0.1)
-    _add(parser, "final_fraction", float, "what cosine decay leaves (0)", default=0.0)
+    _add(
+        parser,
+        "final_fraction",
+        float,
+        "fraction of the peak that cosine decay ends at (0)",
+        default=0.0,
+    )
     _add(parser, "epochs", float, "epochs of the run")
-    _add(parser, "num_examples", int, "examples an epoch")
-    _add(parser, "steps_per_epoch", int, "global batches an epoch, in place of --num_examples")
-    _add(parser, "accumulate_steps", int, "global batches an update (1)", default=1)
+    _add(parser, "num_examples", int, "examples per epoch")
+    _add(parser, "steps_per_epoch", int, "global batches per epoch, instead of --num_examples")
+    _add(parser, "accumulate_steps", int, "global batches per update (1)", default=1)
     parser.add_argument(
-        "--drop_remainder", "--drop-remainder", action="store_true", help="drop a ragged last batch"
+        "--drop_remainder",
+        "--drop-remainder",
+        action="store_true",
+        help="drop a partial last batch",
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
     return parser

@@ -6,10 +6,11 @@ import shlex
 
 from tfdist.cli.arguments import Parser, count
 from tfdist.errors import EXIT_DONE, ConfigError
-from tfdist.launch import manifests
-from tfdist.launch.sbatch import sbatch
+from tfdist.render import kubernetes
+from tfdist.render.slurm import sbatch
+from tfdist.render.workload import Workload
 
-_KUBERNETES = {"tfjob": manifests.tfjob, "jobset": manifests.jobset}
+_KUBERNETES = {"tfjob": kubernetes.tfjob, "jobset": kubernetes.jobset}
 
 
 def main(argv: list[str]) -> int:
@@ -25,7 +26,7 @@ def main(argv: list[str]) -> int:
     args = _parser().parse_args(options)
     if args.kind in _KUBERNETES and args.image is None:
         raise ConfigError(f"render(--image): missing; a {args.kind} runs in a container")
-    workload = manifests.Workload(
+    workload = Workload(
         name=args.name,
         image=args.image or "none",
         command=command,
@@ -37,7 +38,8 @@ def main(argv: list[str]) -> int:
         memory=args.memory,
         volume=args.volume,
     )
-    made_by = "# " + shlex.join(["tfdist", "render", *argv])
+    # A command may have several lines.
+    made_by = "# " + shlex.join(["tfdist", "render", *argv]).replace("\n", "\n# ")
     if args.kind == "slurm":
         # The first line of a script has to be its interpreter.
         interpreter, _, rest = sbatch(workload).partition("\n")
@@ -55,7 +57,7 @@ def _parser() -> Parser:
         "tfdist render",
         "Write a TFJob, a JobSet or a Slurm batch script that runs '-- COMMAND' in every task.",
     )
-    parser.add_argument("kind", choices=[*_KUBERNETES, "slurm"], help="what to write")
+    parser.add_argument("kind", choices=[*_KUBERNETES, "slurm"], help="the kind of manifest")
     parser.add_argument("--workers", type=count, required=True, help="worker tasks")
     parser.add_argument("--ps", type=count, default=0, help="parameter servers; adds a chief")
     parser.add_argument("--name", required=True, help="name of the job")

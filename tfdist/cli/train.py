@@ -1,4 +1,4 @@
-"""`tfdist train`: the ResNet50 trainer, on any strategy."""
+"""`tfdist train`: train ResNet50 with any strategy."""
 
 from __future__ import annotations
 
@@ -9,44 +9,37 @@ from typing import Any
 from absl import flags
 
 from tfdist.cluster import Cluster
-from tfdist.cluster.meeting import meet, wait_seconds
+from tfdist.collectives.transport_names import TRANSPORTS
 from tfdist.errors import ConfigError
-from tfdist.quiet import start_tensorflow
-from tfdist.scaling import DECAYS, RULES
-
-# Named here as well as in tfdist.strategy, which imports TensorFlow.
-_STRATEGIES = (
-    "auto",
-    "one_device",
-    "mirrored",
-    "multi_worker_mirrored",
-    "central_storage",
-    "parameter_server",
-)
+from tfdist.rendezvous.once import meet, wait_seconds
+from tfdist.runtime import process_one, sigterm
+from tfdist.runtime.startup import start_tensorflow
+from tfdist.scaling.rules import DECAYS, RULES
+from tfdist.strategy.kinds import AUTO, NAMES
 
 
 def define_flags() -> flags.FlagValues:
-    """The trainer's flags, with the defaults that train ResNet50 on the bundled digits."""
+    """Defines the trainer's flags; the defaults train ResNet50 on the bundled digits."""
     values = flags.FlagValues()
     string, integer, number = flags.DEFINE_string, flags.DEFINE_integer, flags.DEFINE_float
     enum, boolean = flags.DEFINE_enum, flags.DEFINE_boolean
     on = {"flag_values": values}
-    enum("strategy", "auto", _STRATEGIES, "How replicas are laid out and step.", **on)
-    integer("virtual_devices", 0, "Split the CPU into so many devices; 0: do not.", 0, **on)
+    enum("strategy", AUTO, NAMES, "The tf.distribute strategy.", **on)
+    integer("virtual_devices", 0, "Number of devices to split the CPU into; 0: none.", 0, **on)
     string("dataset", "digits", "digits, a TFDS name, folder:PATH or synthetic.", **on)
-    string("data_dir", None, "Where TFDS keeps datasets.", **on)
-    enum("model", "resnet50", ("resnet50", "small_cnn"), "What to train.", **on)
+    string("data_dir", None, "The folder of TFDS's datasets.", **on)
+    enum("model", "resnet50", ("resnet50", "small_cnn"), "The model to train.", **on)
     integer("image_size", 32, "Height and width, in pixels.", 8, **on)
     boolean("augment", True, "Augment as the dataset's recipe says.", **on)
-    integer("per_replica_batch", 32, "Examples a replica takes at a time.", 1, **on)
-    integer("accumulate_steps", 1, "Batches an update of the weights.", 1, **on)
+    integer("per_replica_batch", 32, "Examples per replica and step.", 1, **on)
+    integer("accumulate_steps", 1, "Batches per update of the weights.", 1, **on)
     integer("epochs", 10, "Passes over the training data.", 1, **on)
     number("base_learning_rate", 0.08, "The rate for a batch of --base_batch.", 0.0, **on)
     integer("base_batch", 256, "The batch --base_learning_rate is for.", 1, **on)
-    enum("rule", "linear", RULES, "How the rate follows the global batch.", **on)
+    enum("rule", "linear", tuple(RULES), "How the rate is scaled with the global batch.", **on)
     number("warmup_epochs", 1.0, "Epochs of gradual warmup.", 0.0, **on)
-    enum("decay", "cosine", DECAYS, "What the rate does after warmup.", **on)
-    enum("optimizer", "sgd", ("sgd", "adam", "adamw"), "SGD is with momentum 0.9.", **on)
+    enum("decay", "cosine", DECAYS, "The decay of the rate after warmup.", **on)
+    enum("optimizer", "sgd", ("sgd", "adam", "adamw"), "The optimizer; sgd has momentum 0.9.", **on)
     boolean("synchronized_batch_norm", False, "Normalise over the global batch.", **on)
     enum(
         "mixed_precision",
@@ -55,6 +48,7 @@ def define_flags() -> flags.FlagValues:
         "Keras' dtype policy.",
         **on,
     )
+    enum("transport", "auto", TRANSPORTS, "What carries tensors between workers.", **on)
     integer("seed", 0, "Initial weights, order and augmentation follow from it.", 0, **on)
     string("output_dir", None, "Where the model, plan and history are written.", **on)
     string("checkpoint_dir", None, "Where training is saved, and resumed from.", **on)
@@ -75,13 +69,18 @@ def main(argv: list[str]) -> int:
         print("usage: tfdist train [--flag=value ...]\n")
         print(values.get_help())
         return 0
+    process_one.go_on_in_a_child()
+    sigterm.end_process_one()
     options = parse(values, argv)
     cluster = Cluster.from_environment()
     meet(cluster, options.pop("wait"), job=_job(options))
     start_tensorflow()
-    from tfdist.training import run
+    from tfdist.programs import evaluator, train
 
-    summary = run.train(cluster, run.Options(**options))
+    if cluster.task.type == "evaluator":
+        evaluator.evaluate(cluster, train.TrainOptions(**options))
+        return 0
+    summary = train.train(cluster, train.TrainOptions(**options))
     if summary is not None:
         print(summary, flush=True)
     sys.stdout.flush()
@@ -93,7 +92,7 @@ _OWN = ("output_dir", "data_dir", "checkpoint_dir")
 
 
 def _job(options: dict[str, Any]) -> str:
-    """What all tasks must have been told alike; where they keep files may differ."""
+    """Returns the options that must be the same in all tasks; folders may differ."""
     return json.dumps({k: v for k, v in options.items() if k not in _OWN})
 
 

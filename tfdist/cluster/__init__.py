@@ -1,7 +1,6 @@
-"""The cluster: reading it from its many sources, and meeting its other tasks.
+"""Reads the cluster from TF_CONFIG, Slurm, Kubernetes or a cluster spec.
 
-The meeting is `tfdist.cluster.rendezvous.rendezvous`, in a module of its own
-because it needs asyncio, which reading a cluster does not.
+`tfdist.rendezvous` meets its other tasks.
 """
 
 from __future__ import annotations

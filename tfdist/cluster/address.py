@@ -1,4 +1,4 @@
-"""`host:port` addresses: reading, checking and comparing them."""
+"""Reads, checks and compares `host:port` addresses."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import ipaddress
 import re
 from typing import Any
 
-from tfdist.cluster.messages import kind, quote, reject
+from tfdist.validation import kind, quote, reject
 
 _LABEL = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?", re.ASCII)
 _PORT = re.compile(r"[0-9]+", re.ASCII)
@@ -26,11 +26,11 @@ def join_address(host: str, port: int) -> str:
 
 
 def check_address(value: Any, where: str) -> str:
-    """Returns `value` when it is an address that a peer can connect to.
+    """Returns `value` if it is an address that a peer can connect to.
 
     Args:
-        value: what stands in the configuration.
-        where: the field it stands in, for the message.
+        value: the value in the configuration.
+        where: the field that holds it, for the message.
 
     Raises:
         ConfigError: it is not `host:port` with a usable host and port.
@@ -63,7 +63,7 @@ def check_address(value: Any, where: str) -> str:
 
 
 def address_key(address: str) -> tuple[str, int]:
-    """Returns what two spellings of one checked address have in common."""
+    """Returns a key that is the same for all spellings of one checked address."""
     host, port = split_address(address)
     host = host.lower().rstrip(".")
     if host in _LOOPBACK_NAMES:
@@ -75,7 +75,7 @@ def address_key(address: str) -> tuple[str, int]:
 
 
 def is_loopback(address: str) -> bool:
-    """Whether a checked address names this machine's loopback interface."""
+    """Returns whether a checked address names this machine's loopback interface."""
     host, _ = address_key(address)
     try:
         return ipaddress.ip_address(host).is_loopback

@@ -1,4 +1,4 @@
-"""The cluster a task belongs to: who is in it, at which address, and who we are."""
+"""Describes the cluster that a task belongs to: its tasks, their addresses, and this task."""
 
 from __future__ import annotations
 
@@ -13,10 +13,12 @@ from typing import Any
 
 from tfdist.cluster.address import split_address
 from tfdist.cluster.kubernetes import is_indexed_job, parse_indexed_job
-from tfdist.cluster.messages import quote, reject
 from tfdist.cluster.slurm import is_slurm_step, parse_slurm
+from tfdist.cluster.slurm_gpus import share_of_gpus
 from tfdist.cluster.spec import Jobs, check_index, check_jobs, check_role
 from tfdist.cluster.tf_config import parse_tf_config
+from tfdist.cluster.trainjob import is_trainjob, parse_trainjob, refuse_lone_index
+from tfdist.validation import quote, reject
 
 
 @dataclass(frozen=True)
@@ -27,6 +29,11 @@ class Task:
         type: chief, worker, ps or evaluator.
         index: its number among the tasks of its type.
         address: its `host:port`, or None where it has none (a local task).
+
+    Example:
+        >>> task = tfdist.Task("worker", 1, "host2:2222")
+        >>> print(task, task.host, task.port)
+        worker/1 host2 2222
     """
 
     type: str
@@ -49,14 +56,21 @@ class Task:
 
 @dataclass(frozen=True)
 class Cluster:
-    """Who is in the cluster, and which task of it this process is.
+    """The tasks of a cluster, and which of them this process is.
 
     Build one with `from_environment`, `from_tf_config` or `from_cluster_spec`.
 
     Attributes:
         members: pairs of job and addresses, in the order chief, worker, ps, evaluator.
         task: this process.
-        source: where the cluster was read from, for people to read.
+        source: a name for the source of the cluster, such as TF_CONFIG.
+
+    Example:
+        >>> cluster = tfdist.Cluster.from_cluster_spec(
+        ...     {"worker": ["host1:2222", "host2:2222"]}, task_type="worker", task_index=1
+        ... )
+        >>> print(cluster.task, cluster.chief, cluster.is_chief, cluster.num_workers)
+        worker/1 worker/0 False 2
     """
 
     members: tuple[tuple[str, tuple[str, ...]], ...]
@@ -65,10 +79,18 @@ class Cluster:
 
     @classmethod
     def from_tf_config(cls, config: str | Mapping[str, Any]) -> Cluster:
-        """Reads TF_CONFIG, as JSON text or as the object it stands for.
+        """Reads TF_CONFIG, as JSON text or as the decoded object.
 
         Raises:
             ConfigError: it is malformed; the message names the field.
+
+        Example:
+            >>> cluster = tfdist.Cluster.from_tf_config(
+            ...     '{"cluster": {"worker": ["host1:2222", "host2:2222"]},'
+            ...     ' "task": {"type": "worker", "index": 0}}'
+            ... )
+            >>> print(cluster.task, cluster.is_chief)
+            worker/0 True
         """
         return cls._build(*parse_tf_config(config), source="TF_CONFIG")
 
@@ -85,6 +107,12 @@ class Cluster:
 
         Raises:
             ConfigError: it is malformed; the message names the field.
+
+        Example:
+            >>> spec = {"chief": ["a:2222"], "ps": ["b:2222"], "worker": ["c:2222", "d:2222"]}
+            >>> cluster = tfdist.Cluster.from_cluster_spec(spec, task_type="ps")
+            >>> print(*cluster.tasks)
+            chief/0 worker/0 worker/1 ps/0
         """
         as_dict = getattr(spec, "as_dict", None)
         jobs = check_jobs(as_dict() if callable(as_dict) else spec, "cluster_spec")
@@ -103,27 +131,43 @@ class Cluster:
         """Reads the environment: TF_CONFIG, else Slurm, else Kubernetes, else one local task.
 
         An empty TF_CONFIG counts as none: so does a job of one replica, for
-        which TFJob sets none.
+        which TFJob sets none. Of Kubernetes it reads the lists of an Indexed
+        Job, else the variables of a TrainJob.
 
         Args:
-            environ: the environment to read; this process' own by default.
+            environ: the environment to read; that of this process by default.
 
         Raises:
-            ConfigError: what was found is malformed; the message names the field.
+            ConfigError: a variable is malformed; the message names the field.
+
+        Example:
+            >>> cluster = tfdist.Cluster.from_environment({})
+            >>> print(cluster.source, cluster.task)
+            local worker/0
         """
         environ = os.environ if environ is None else environ
         text = environ.get("TF_CONFIG", "")
         if text.strip():
             return cls.from_tf_config(text)
         if is_slurm_step(environ):
+            share_of_gpus(environ)  # What cannot be shared is to be known before anything starts.
             return cls._build(*parse_slurm(environ), source="Slurm")
         if is_indexed_job(environ):
             return cls._build(*parse_indexed_job(environ), source="Kubernetes")
+        if is_trainjob(environ):
+            return cls._build(*parse_trainjob(environ), source="TrainJob")
+        refuse_lone_index(environ)
         return cls.local()
 
     @classmethod
     def local(cls) -> Cluster:
-        """Returns the cluster of one local task, which has no address."""
+        """Returns the cluster of one local task, which has no address.
+
+        Example:
+            >>> cluster = tfdist.Cluster.local()
+            >>> cluster.is_local, cluster.is_chief, cluster.addresses
+            (True, True, ())
+        """
         return cls(members=(), task=Task("worker", 0), source="local")
 
     @classmethod
@@ -164,7 +208,7 @@ class Cluster:
 
     @property
     def num_workers(self) -> int:
-        """How many tasks compute gradients.
+        """The number of tasks that compute gradients.
 
         A chief beside parameter servers only coordinates; without them it is
         a worker too.
@@ -187,13 +231,28 @@ class Cluster:
         return self.task == self.chief
 
     def to_tf_config(self) -> str:
-        """Returns the TF_CONFIG that gives this cluster; empty for a local task."""
+        """Returns the TF_CONFIG of this cluster and task; empty for a local task.
+
+        Example:
+            >>> cluster = tfdist.Cluster.from_cluster_spec({"worker": ["host1:2222"]})
+            >>> cluster.to_tf_config()
+            '{"cluster": {"worker": ["host1:2222"]}, "task": {"type": "worker", "index": 0}}'
+        """
         if self.is_local:
             return ""
         task = {"type": self.task.type, "index": self.task.index}
         return json.dumps({"cluster": self.jobs, "task": task})
 
     def fingerprint(self) -> str:
-        """Returns a hash of the jobs; tasks of one cluster have the same one."""
+        """Returns a hash of the jobs; it is the same in all tasks of a cluster.
+
+        Example:
+            >>> spec = {"worker": ["host1:2222", "host2:2222"]}
+            >>> first, second = (
+            ...     tfdist.Cluster.from_cluster_spec(spec, task_index=index) for index in range(2)
+            ... )
+            >>> first.fingerprint() == second.fingerprint()
+            True
+        """
         text = json.dumps(self.jobs, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()

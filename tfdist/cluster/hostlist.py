@@ -1,10 +1,12 @@
-"""Host lists as Slurm writes them: `node[9-10,12],gpu[001-003]`."""
+"""Expands host lists in Slurm's notation: `node[9-10,12],gpu[001-003]`."""
 
 from __future__ import annotations
 
+import itertools
+import math
 import re
 
-from tfdist.cluster.messages import quote, reject
+from tfdist.validation import quote, reject
 
 _MAX_HOSTS = 100_000
 _RANGE = re.compile(r"([0-9]+)(?:-([0-9]+))?", re.ASCII)
@@ -15,11 +17,13 @@ def expand_hostlist(text: str, where: str = "host list") -> list[str]:
 
     Slurm counts nodes in this order, so it must not be sorted: in
     `node[9-10]`, node9 comes first. Zeros in front are kept, a name may hold
-    several brackets, and text may follow a bracket.
+    several brackets, and text may follow a bracket. Of several brackets the
+    last one varies fastest, then the first, the second, and so on, as in
+    Slurm (`scontrol show hostnames`).
 
     Args:
         text: such as `node[9-10,12],gpu[001-003]`.
-        where: the field it stands in, for messages.
+        where: the field that holds it, for messages.
 
     Raises:
         ConfigError: it is not a host list.
@@ -33,7 +37,7 @@ def expand_hostlist(text: str, where: str = "host list") -> list[str]:
 
 
 def _split(text: str, where: str) -> list[str]:
-    """Splits at the commas that stand outside brackets."""
+    """Splits at the commas outside brackets."""
     parts = [""]
     depth = 0
     for character in text:
@@ -53,12 +57,28 @@ def _split(text: str, where: str) -> list[str]:
 
 
 def _expand(part: str, text: str, where: str) -> list[str]:
-    head, opened, rest = part.partition("[")
-    if not opened:
-        return [part]
-    body, _, tail = rest.partition("]")
-    tails = _expand(tail, text, where) if tail else [""]
-    hosts: list[str] = []
+    words, brackets = [], []
+    rest = part
+    while "[" in rest:
+        word, _, rest = rest.partition("[")
+        body, _, rest = rest.partition("]")
+        words.append(word)
+        brackets.append(_numbers(body, text, where))
+        if math.prod(map(len, brackets)) > _MAX_HOSTS:
+            reject(where, f"{quote(text)} names more than {_MAX_HOSTS} hosts")
+    # The last bracket varies fastest, then the first, the second, and so on.
+    *leading, last = brackets or [[""]]
+    hosts = []
+    for numbers in itertools.product(*reversed(leading)):
+        for final in last:
+            pairs = zip(words, [*reversed(numbers), final], strict=False)
+            hosts.append("".join(word + number for word, number in pairs) + rest)
+    return hosts
+
+
+def _numbers(body: str, text: str, where: str) -> list[str]:
+    """What a bracket stands for."""
+    found: list[str] = []
     for piece in body.split(","):
         match = _RANGE.fullmatch(piece.strip())
         if not match or any(len(number) > 9 for number in match.groups() if number):
@@ -67,8 +87,7 @@ def _expand(part: str, text: str, where: str) -> list[str]:
         count = int(last) - int(first) + 1
         if count < 1:
             reject(where, f"{quote(text)} has a range that runs backwards: {quote(piece)}")
-        if (len(hosts) + count) * len(tails) > _MAX_HOSTS:
+        if len(found) + count > _MAX_HOSTS:
             reject(where, f"{quote(text)} names more than {_MAX_HOSTS} hosts")
-        for number in range(int(first), int(last) + 1):
-            hosts += [f"{head}{number:0{len(first)}d}{end}" for end in tails]
-    return hosts
+        found += [f"{number:0{len(first)}d}" for number in range(int(first), int(last) + 1)]
+    return found

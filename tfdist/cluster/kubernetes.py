@@ -1,8 +1,8 @@
-"""Reading the cluster from the environment of a Kubernetes indexed Job or JobSet.
+"""Reads the cluster from the environment of a Kubernetes indexed Job or JobSet.
 
-TFJob writes TF_CONFIG itself. An indexed Job only gives each pod its
-JOB_COMPLETION_INDEX, so the manifest adds the addresses, the same text for
-every pod of the job:
+TFJob writes TF_CONFIG itself. An indexed Job gives each pod only its
+JOB_COMPLETION_INDEX, so the manifest adds the addresses, with the same text
+for every pod of the job:
 
     TFDIST_WORKERS=train-worker-0-[0-3].train:2222
     TFDIST_PS=train-ps-0-0.train:2222           (when there are parameter servers)
@@ -21,8 +21,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from tfdist.cluster.hostlist import expand_hostlist
-from tfdist.cluster.messages import quote, reject
 from tfdist.cluster.spec import Jobs, check_index, check_jobs, check_role
+from tfdist.validation import quote, reject
 
 _LISTS = {
     "chief": "TFDIST_CHIEF",
@@ -33,7 +33,7 @@ _LISTS = {
 
 
 def is_indexed_job(environ: Mapping[str, str]) -> bool:
-    """Whether the environment holds the address lists described above."""
+    """Returns whether the environment holds the address lists described above."""
     return any(environ.get(name) for name in _LISTS.values())
 
 

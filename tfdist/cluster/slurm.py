@@ -1,30 +1,31 @@
-"""Reading the cluster from the variables that Slurm's `srun` gives each task.
+"""Reads the cluster from the variables that Slurm's `srun` gives each task.
 
 Every task of the step becomes a worker, unless TFDIST_ROLES hands out other
-roles in the order of the ranks, as in `chief:1,ps:1,worker:2`. Ports are
-derived from the job id, so that every task computes the same ones;
-TFDIST_PORT_BASE sets the first one by hand.
+roles in the order of the ranks, as in `chief:1,ps:1,worker:2`. Ports are those
+that `srun --resv-ports` reserved, or else derived from the job id, so that
+every task computes the same ones; TFDIST_PORT_BASE sets the first one by hand.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from tfdist.cluster.address import join_address
 from tfdist.cluster.hostlist import expand_hostlist
-from tfdist.cluster.messages import plural, quote, reject
 from tfdist.cluster.spec import Jobs, check_jobs, check_role
+from tfdist.validation import plural, quote, reject
 
+_PORTS = re.compile(r"([0-9]{1,5})(?:-([0-9]{1,5}))?", re.ASCII)
 _TASKS = re.compile(r"([0-9]{1,6})(?:\(x([0-9]{1,6})\))?", re.ASCII)
 # Below the kernel's ephemeral ports (from 32768), so no outgoing connection takes one.
 _FIRST_PORT, _LAST_PORT, _PORTS_PER_STEP = 20000, 32000, 16
 
 
 def is_slurm_step(environ: Mapping[str, str]) -> bool:
-    """Whether this process is one of several tasks that `srun` started.
+    """Returns whether this process is one of several tasks that `srun` started.
 
-    A batch script also has a SLURM_PROCID, but runs once: it is no step.
+    A batch script also has a SLURM_PROCID, but runs once: it is not a step.
     """
     if "SLURM_PROCID" not in environ:
         return False
@@ -39,8 +40,38 @@ def parse_slurm(environ: Mapping[str, str]) -> tuple[Jobs, str, int]:
     """Returns the jobs, and the role and index of this task of the step.
 
     Raises:
+        ConfigError: a variable is missing, malformed, or contradicts another.
+    """
+    hosts, per_node, places, rank = _layout(environ)
+    ports = _ports(environ, max(per_node))
+    addresses = [join_address(hosts[node], ports[local]) for node, local in places]
+    jobs, role, index = assign_roles(environ, addresses, rank)
+    return check_jobs(jobs, "SLURM"), role, index
+
+
+def neighbours(environ: Mapping[str, str]) -> tuple[int, int | None, int]:
+    """Looks at the tasks of the step on this node.
+
+    Returns:
+        How many of them compute gradients, which of those this one is (None where it does not),
+        and how many tasks there are.
+
+    Raises:
         ConfigError: a variable is missing, malformed, or at odds with another.
     """
+    _, per_node, places, rank = _layout(environ)
+    names = [str(number) for number in range(len(places))]
+    jobs, _, _ = assign_roles(environ, names, rank)
+    computing = {*jobs.get("worker", ()), *(() if "ps" in jobs else jobs.get("chief", ()))}
+    node = places[rank][0]
+    here = [n for n, place in enumerate(places) if place[0] == node and str(n) in computing]
+    return len(here), here.index(rank) if rank in here else None, per_node[node]
+
+
+def _layout(
+    environ: Mapping[str, str],
+) -> tuple[list[str], list[int], list[tuple[int, int]], int]:
+    """The hosts, the tasks on each, the node and the number on it of each rank, and our rank."""
     name = _first(environ, "SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST")
     hosts = expand_hostlist(environ[name], name)
     count_name = _first(environ, "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS")
@@ -54,16 +85,13 @@ def parse_slurm(environ: Mapping[str, str]) -> tuple[Jobs, str, int]:
     if node != places[rank][0]:
         problem = f"rank {rank} is on node {node}, not {places[rank][0]} as {name} has it"
         reject("SLURM_NODEID", f"{problem}; use srun --distribution=block")
-    base = _port_base(environ, max(per_node))
-    addresses = [join_address(hosts[node], base + local) for node, local in places]
-    jobs, role, index = assign_roles(environ, addresses, rank)
-    return check_jobs(jobs, "SLURM"), role, index
+    return hosts, per_node, places, rank
 
 
 def assign_roles(
     environ: Mapping[str, str], addresses: list[str], rank: int
 ) -> tuple[Jobs, str, int]:
-    """Hands out the roles of TFDIST_ROLES to the ranks, in order.
+    """Assigns the roles of TFDIST_ROLES to the ranks, in order.
 
     Returns:
         The jobs, and the role and index of `rank`.
@@ -131,16 +159,44 @@ def _distribute(environ: Mapping[str, str], per_node: list[int]) -> list[tuple[i
     return [(n, i) for n, count in enumerate(per_node) for i in range(count)]
 
 
-def _port_base(environ: Mapping[str, str], per_node: int) -> int:
+def _ports(environ: Mapping[str, str], per_node: int) -> Sequence[int]:
+    """The port of each task of a node."""
     if environ.get("TFDIST_PORT_BASE"):
         base = _integer(environ, "TFDIST_PORT_BASE")
         if not 1024 <= base <= 65536 - per_node:
             reject("TFDIST_PORT_BASE", f"{base} is out of range; 1024 to {65536 - per_node}")
-        return base
+    elif environ.get("SLURM_STEP_RESV_PORTS"):
+        return _reserved_ports(environ["SLURM_STEP_RESV_PORTS"], per_node)
+    else:
+        base = _derived_port(environ, per_node)
+    return range(base, base + per_node)
+
+
+def _reserved_ports(text: str, per_node: int) -> list[int]:
+    name = "SLURM_STEP_RESV_PORTS"
+    ports: list[int] = []
+    for part in text.split(","):
+        match = _PORTS.fullmatch(part.strip())
+        found = range(int(match[1]), int(match[2] or match[1]) + 1) if match else range(0)
+        if not found or found[-1] > 65535:
+            reject(name, f"{quote(text)} is not like '31000-31003'")
+        ports += found
+    if len(ports) < per_node:
+        have = f"{quote(text)} is {plural(len(ports), 'port')} for {per_node} tasks a node"
+        reject(name, f"{have}; use srun --resv-ports={per_node}")
+    return ports
+
+
+def _derived_port(environ: Mapping[str, str], per_node: int) -> int:
     job = _integer(environ, _first(environ, "SLURM_JOB_ID", "SLURM_JOBID"))
-    step_text = environ.get("SLURM_STEP_ID", "0")
-    step = int(step_text) if step_text.isascii() and step_text.isdigit() else 0
-    # Neighbouring jobs, and steps of one job, may share a node: keep them apart.
+    step, restarts = (_number(environ, f"SLURM_{name}") for name in ("STEP_ID", "RESTART_COUNT"))
+    # Neighbouring jobs, steps of one job, and what is left of it before it was put back in the
+    # queue, may share a node: keep them apart.
     width = max(_PORTS_PER_STEP, per_node)
     slots = (_LAST_PORT - _FIRST_PORT) // width
-    return _FIRST_PORT + (job + 101 * step) % slots * width
+    return _FIRST_PORT + (job + 101 * step + 211 * restarts) % slots * width
+
+
+def _number(environ: Mapping[str, str], name: str) -> int:
+    text = environ.get(name, "")
+    return int(text) if text.isascii() and text.isdigit() else 0

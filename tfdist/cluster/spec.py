@@ -1,4 +1,4 @@
-"""Checking the jobs of a cluster: roles, addresses and what must go together."""
+"""Checks the jobs of a cluster: roles, addresses and valid combinations."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tfdist.cluster.address import address_key, check_address
-from tfdist.cluster.messages import kind, plural, quote, reject
+from tfdist.validation import kind, plural, quote, reject
 
 ROLES = ("chief", "worker", "ps", "evaluator")
 _ALIASES = {"master": "chief"}
@@ -16,7 +16,7 @@ Jobs = dict[str, tuple[str, ...]]
 
 
 def check_role(value: Any, where: str) -> str:
-    """Returns the role `value` stands for; `master` is the old name of chief.
+    """Returns the role that `value` names; `master` is the old name of chief.
 
     Raises:
         ConfigError: it is not a role.
@@ -34,10 +34,10 @@ def check_jobs(spec: Any, where: str) -> Jobs:
 
     Args:
         spec: a mapping from role to list of addresses.
-        where: the field it stands in, for the message.
+        where: the field that holds it, for the message.
 
     Raises:
-        ConfigError: anything in it that cannot work, by the name of the field.
+        ConfigError: something in it cannot work; the message names the field.
     """
     if not isinstance(spec, Mapping):
         reject(where, f"{quote(spec)} is {kind(spec)}, not an object of role: [addresses]")
@@ -45,12 +45,18 @@ def check_jobs(spec: Any, where: str) -> Jobs:
         reject(where, "is empty; give at least one job, such as {'worker': ['host:2222']}")
     found: Jobs = {}
     spelled: dict[str, str] = {}
+    empty: list[str] = []
     for name, members in spec.items():
         role = check_role(name, where)
-        if role in found:
+        if role in spelled:
             reject(where, f"{spelled[role]} and {name} are the same role; keep one of them")
         spelled[role] = name
-        found[role] = _check_members(members, f"{where}.{name}")
+        if isinstance(members, list | tuple) and not members and len(spec) > 1:
+            empty.append(f"{where}.{name}")  # Legal: a job that has no tasks.
+        else:
+            found[role] = _check_members(members, f"{where}.{name}")
+    if not found:
+        reject(empty[0], "is empty, as are all others; give at least one 'host:port'")
     _check_distinct(found, spelled, where)
     if len(found.get("chief", ())) > 1:
         count = len(found["chief"])
@@ -61,7 +67,7 @@ def check_jobs(spec: Any, where: str) -> Jobs:
 
 
 def check_index(value: Any, role: str, jobs: Jobs, where: str, jobs_where: str) -> int:
-    """Returns `value` when it is the index of a task of `role`.
+    """Returns `value` if it is the index of a task of `role`.
 
     Raises:
         ConfigError: it is not an integer or is out of range.

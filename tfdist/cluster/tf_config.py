@@ -1,4 +1,4 @@
-"""Reading TF_CONFIG, the JSON that says who is in the cluster and who this task is."""
+"""Reads TF_CONFIG, the JSON that names the tasks of the cluster and this task."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import json
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
-from tfdist.cluster.messages import kind, quote, reject
 from tfdist.cluster.spec import Jobs, check_index, check_jobs, check_role
 from tfdist.errors import ConfigError
+from tfdist.validation import kind, quote, reject
 
 _SHAPE = '{"cluster": {"worker": ["host:port"]}, "task": {"type": "worker", "index": 0}}'
 
@@ -20,7 +20,7 @@ def parse_tf_config(config: str | Mapping[str, Any]) -> tuple[Jobs, str, int]:
     adds, are accepted and ignored.
 
     Raises:
-        ConfigError: anything malformed, by the name of the field.
+        ConfigError: something in it is malformed; the message names the field.
     """
     loaded = load_json(config, "TF_CONFIG") if isinstance(config, str) else config
     if not isinstance(loaded, Mapping):
@@ -40,15 +40,18 @@ def parse_tf_config(config: str | Mapping[str, Any]) -> tuple[Jobs, str, int]:
     if role not in jobs and role != "evaluator":
         given = quote(task["type"])
         reject("TF_CONFIG.task.type", f"{given} is not in cluster; it has {', '.join(jobs)}")
-    index = check_index(task["index"], role, jobs, "TF_CONFIG.task.index", "cluster")
+    index = task["index"]
+    if isinstance(index, str) and index.isascii() and index.isdigit() and len(index) < 10:
+        index = int(index)  # As TensorFlow does.
+    index = check_index(index, role, jobs, "TF_CONFIG.task.index", "cluster")
     return jobs, role, index
 
 
 def load_json(text: str, where: str) -> Any:
-    """Loads JSON as the standard has it: no NaN, no key twice.
+    """Loads JSON by the standard: no NaN, no duplicate keys.
 
     Raises:
-        ConfigError: it is not JSON, or names one key twice.
+        ConfigError: it is not JSON, or it holds a key twice.
     """
 
     def pairs(items: list[tuple[str, Any]]) -> dict[str, Any]:

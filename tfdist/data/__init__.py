@@ -1,9 +1,11 @@
-"""Image datasets through TFDS, sharded over workers, in an order that can be repeated.
+"""Reads image datasets through TFDS, sharded over workers, in a reproducible order.
 
 Example:
-    source = tfdist.data.load("digits", image_size=32, channels=3, seed=0)
-    train, test = source.train(global_batch=64), source.test(global_batch=64)
-    trainer.fit(train, epochs=6, validation_data=test)
+    Each worker reads its own part of every global batch::
+
+        source = tfdist.data.load("digits", image_size=32, channels=3, seed=0)
+        train, test = source.train(global_batch=64), source.test(global_batch=64)
+        trainer.fit(train, epochs=6, validation_data=test)
 """
 
 from __future__ import annotations

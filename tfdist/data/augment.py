@@ -1,4 +1,4 @@
-"""The image operations: augmentation, resizing, normalisation. Stateless."""
+"""Augments, resizes and normalises images, without state."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _TEST_MARGIN = 8 / 7  # 256 for a crop of 224
 
 @dataclasses.dataclass(frozen=True)
 class Transform:
-    """Makes a decoded image into what a model reads.
+    """Turns a decoded image into the input of a model.
 
     Attributes:
-        recipe: what is done.
+        recipe: the operations.
         shape: height, width and channels of the result.
     """
 
@@ -31,8 +31,8 @@ class Transform:
         Args:
             image: `(height, width, channels)`, an integer type over its whole range or
                 floating point in 0 to 1; 1, 3 or 4 channels.
-            seed: int32, shape `(2,)`: augments, and always the same way for the same
-                seed. None: does not augment.
+            seed: int32, shape `(2,)`, for the augmentation, which is always the same for
+                the same seed; None for no augmentation.
 
         Returns:
             float32, of shape `self.shape`.

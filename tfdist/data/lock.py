@@ -1,4 +1,4 @@
-"""A lock between processes that a crash releases."""
+"""Locks a file between processes; a crash releases the lock."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ import contextlib
 import fcntl
 import os
 import socket
-import sys
+
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 from tfdist.errors import ConfigError, PeerError
+from tfdist.runtime.log import LOGGER
 
 _POLL_SECONDS = 0.1
 _REPORT_SECONDS = 30.0
@@ -25,8 +26,8 @@ def exclusive(path: Path, *, task: str, timeout: float) -> Iterator[None]:
     deleting it would let two processes lock two different files.
 
     Args:
-        path: the lock file; its folder is made.
-        task: what the lock is for, as in "digits in /data".
+        path: the lock file; its folder is created.
+        task: the dataset to prepare, as in "digits in /data", for messages.
         timeout: seconds to wait for another holder.
 
     Raises:
@@ -73,5 +74,5 @@ def _acquire(descriptor: int, path: Path, task: str, timeout: float) -> None:
             )
         if now - reported >= _REPORT_SECONDS:
             reported = now
-            print(f"tfdist: waiting for {holder} to prepare {task}", file=sys.stderr, flush=True)
+            LOGGER.info("waiting for %s to prepare %s", holder, task)
         time.sleep(_POLL_SECONDS)

@@ -1,4 +1,4 @@
-"""From a split to batches: the order, the sharding and the preprocessing of an epoch."""
+"""Turns a split into batches: order, sharding and preprocessing of each epoch."""
 
 from __future__ import annotations
 
@@ -20,16 +20,26 @@ _SHUFFLE_BUFFER = 4096
 class Pipeline(abc.ABC):
     """A split in global batches, for any number of input pipelines and any epoch.
 
+    Made by `Source.train` and `Source.test`, for `Trainer.fit`.
+
     Call it with a `tf.distribute.InputContext` to get one epoch of that pipeline's
     batches. The result depends on the seed, the epoch and the context only, not on
-    what was read before: a run that comes back asks for epoch `k` and has it. The
-    batches of all pipelines together hold every example once.
+    earlier reads, so a resumed run can start at any epoch. The batches of all
+    pipelines together hold every example once.
 
     Attributes:
         num_examples: examples in an epoch, over all pipelines.
         global_batch: examples in a batch, over all pipelines.
         image_shape: height, width and channels of an image.
-        seed: what order and augmentation are derived from.
+        seed: the seed of order and augmentation.
+
+    Example:
+        >>> pipeline = tfdist.data.load("digits").train(global_batch=64)
+        >>> pipeline.num_examples, pipeline.steps
+        (1500, 24)
+        >>> images, labels = next(iter(pipeline(epoch=0)))
+        >>> images.shape, labels.shape
+        (TensorShape([64, 8, 8, 1]), TensorShape([64]))
     """
 
     def __init__(
@@ -70,15 +80,15 @@ class Pipeline(abc.ABC):
         """Returns one epoch of one input pipeline.
 
         Args:
-            input_context: which pipeline of how many; None: the only one.
-            epoch: which epoch, from 0.
-            first_batch: which batch of it to start at, from 0; those before it are not read.
+            input_context: the number of this pipeline and of all; None for the only one.
+            epoch: the epoch, from 0.
+            first_batch: the batch to start at, from 0; those before it are not read.
 
         Returns:
             Batches of images, float32 `(batch, height, width, channels)`, and labels,
             int32 `(batch,)`, of known cardinality. A pipeline's batch is its share of the
-            global batch: the first pipelines have one example more where it does not
-            divide. Iterating it again gives the same again.
+            global batch: some pipelines have one example more than others where it does
+            not divide evenly. Every iteration returns the same batches.
 
         Raises:
             ConfigError: there are more pipelines than examples in a global batch, or the
@@ -95,11 +105,11 @@ class Pipeline(abc.ABC):
         return dataset.prefetch(tf.data.AUTOTUNE).with_options(options)
 
     def dataset(self, epochs: int = 1, first_epoch: int = 0) -> tf.data.Dataset:
-        """Returns global batches as a plain dataset, for code that wants no `InputContext`.
+        """Returns global batches as a plain dataset, for code without an `InputContext`.
 
         Args:
-            epochs: how many epochs, one after the other, each in its own order.
-            first_epoch: which one to begin with.
+            epochs: the number of epochs, one after the other, each in its own order.
+            first_epoch: the epoch to begin with.
 
         Returns:
             `epochs * self.steps` batches. No batch spans two epochs, so
@@ -107,6 +117,11 @@ class Pipeline(abc.ABC):
 
         Raises:
             ConfigError: `epochs` is below 1 or `first_epoch` below 0.
+
+        Example:
+            >>> pipeline = tfdist.data.load("digits").train(global_batch=64)
+            >>> len(pipeline.dataset(epochs=3)) == 3 * pipeline.steps
+            True
         """
         if epochs < 1:
             raise ConfigError(f"epochs: {epochs} is not allowed; give 1 or more")
@@ -136,7 +151,7 @@ class Pipeline(abc.ABC):
 
 
 class _ImagePipeline(Pipeline):
-    """What reading by index and reading a stream share: the preprocessing."""
+    """Preprocesses images, for reading by index and for reading a stream."""
 
     def __init__(
         self,
@@ -161,7 +176,7 @@ class _ImagePipeline(Pipeline):
         self._augment = augment
 
     def _prepare(self, image: tf.Tensor, position: tf.Tensor, epoch: int) -> tf.Tensor:
-        """Transforms the image at a position of an epoch; the same one the same way."""
+        """Transforms the image at a position of an epoch, always in the same way."""
         if not self._augment:
             return self._transform(image, None)
         key = seeds.derive(self.seed, epoch, seeds.AUGMENT)
@@ -193,7 +208,7 @@ class IndexedPipeline(_ImagePipeline):
             return self._prepare(image, position, epoch), label
 
         dataset = tf.data.Dataset.from_tensor_slices((positions, order))
-        return dataset.map(example, tf.data.AUTOTUNE).batch(shard.batch)
+        return _in_batches(dataset.map(example, tf.data.AUTOTUNE), shard, first)
 
 
 class StreamPipeline(_ImagePipeline):
@@ -231,6 +246,16 @@ class StreamPipeline(_ImagePipeline):
 
         # Skipped while still encoded, which is all the more time saved.
         dataset = dataset.take(shard.size).enumerate(start).skip(first * shard.batch)
-        dataset = dataset.map(example, tf.data.AUTOTUNE).batch(shard.batch)
+        dataset = _in_batches(dataset.map(example, tf.data.AUTOTUNE), shard, first)
         left = max(0, shard.num_batches - first)
         return dataset.apply(tf.data.experimental.assert_cardinality(left))
+
+
+def _in_batches(examples: tf.data.Dataset, shard: Shard, first: int) -> tf.data.Dataset:
+    """Batches a shard's examples, which begin at its batch `first`."""
+    if shard.last_batch <= shard.batch:
+        return examples.batch(shard.batch)
+    # A division of fewer rows may give a part one row more than a division of all rows does.
+    full = max(0, shard.full_batches - first) * shard.batch
+    last = examples.skip(full).batch(shard.last_batch)
+    return examples.take(full).batch(shard.batch).concatenate(last)

@@ -15,6 +15,7 @@ from pathlib import Path
 import tensorflow_datasets as tfds
 
 from tfdist.data import quiet
+from tfdist.data.generators import untouched
 from tfdist.data.lock import exclusive
 from tfdist.errors import ConfigError
 
@@ -40,16 +41,16 @@ def prepare(
     bundled: bool = False,
     timeout: float = 3600.0,
 ) -> tfds.core.DatasetBuilder:
-    """Returns the builder of a dataset that is on disk, preparing it if need be.
+    """Returns the builder of a dataset that is on disk, preparing it if necessary.
 
     Of all processes of this machine (or, on a shared file system, of all machines) one
-    prepares; the others wait and then use what it made. TFDS writes to a folder of
-    another name and renames it at the end, so there is no half dataset, and a process
+    prepares; the others wait and then use the result. TFDS writes to a folder of
+    another name and renames it at the end, so there is no partial dataset, and a process
     that is killed while preparing leaves the work to the next.
 
     Args:
-        make: makes the builder; called again to read what another process prepared.
-        num_shards: files a split; None: as TFDS thinks right.
+        make: makes the builder; called again to read a dataset that another process prepared.
+        num_shards: files per split; None for TFDS's choice.
         bundled: needs no network and no progress bar.
         timeout: seconds to wait for another process that is preparing.
 
@@ -76,6 +77,7 @@ def prepare(
                 if bundled:
                     stack.enter_context(quiet.progress())
                     stack.enter_context(quiet.warnings())
+                stack.enter_context(untouched())
                 builder.download_and_prepare(download_config=config)
         except Exception as error:  # whatever a dataset's own script raises
             raise ConfigError(
@@ -97,7 +99,7 @@ def _is_prepared(builder: tfds.core.DatasetBuilder) -> bool:
 
 
 def _is_mocked(builder: tfds.core.DatasetBuilder) -> bool:
-    """Whether `tfds.testing.mock_data` serves it: there is nothing to prepare, or to write."""
+    """Returns whether `tfds.testing.mock_data` serves it: there is nothing to prepare."""
     return builder.download_and_prepare.__module__ == tfds.testing.mock_data.__module__
 
 
@@ -111,7 +113,7 @@ def _lock_path(folder: str) -> Path:
 
 
 def _remove_leftovers(folder: Path, age: float) -> None:
-    """Removes what a killed process left; called with the lock held."""
+    """Removes the files of a killed process; called with the lock held."""
     if not folder.parent.is_dir():
         return
     for leftover in folder.parent.glob(f"*incomplete*_{folder.name}"):

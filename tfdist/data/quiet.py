@@ -1,4 +1,4 @@
-"""Keeps TFDS's chatter off the terminal while tfdist works with it."""
+"""Suppresses TFDS's messages on the terminal while tfdist works with it."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ def _is_wanted(record: logging.LogRecord) -> bool:
 def warnings() -> Iterator[None]:
     """Drops TFDS's own log messages below errors.
 
-    They tell of a data set not prepared yet, which is then prepared, and of TFDS calling
-    its own deprecated methods: nothing that the user can act on.
+    They report a dataset that is not prepared yet, which tfdist then prepares, and TFDS's
+    calls of its own deprecated methods: nothing that the user can act on.
     """
     logger = logging.getLogger("absl")
     logger.addFilter(_is_wanted)
@@ -31,7 +31,7 @@ def warnings() -> Iterator[None]:
 
 @contextlib.contextmanager
 def progress() -> Iterator[None]:
-    """Drops TFDS's progress bars and what it prints."""
+    """Drops TFDS's progress bars and printed lines."""
     with contextlib.redirect_stdout(io.StringIO()):
         tfds.disable_progress_bar()
         try:

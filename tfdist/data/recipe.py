@@ -1,4 +1,4 @@
-"""How images of one kind of dataset are augmented and normalised."""
+"""The table of recipes: the augmentation and normalisation of each dataset."""
 
 from __future__ import annotations
 
@@ -8,19 +8,25 @@ from typing import Literal
 
 @dataclasses.dataclass(frozen=True)
 class Recipe:
-    """What is done to an image between decoding and the model.
+    """The operations on an image between decoding and the model.
 
     Attributes:
-        crop: what training does. `"pad"`: pad with black by `pad` of the height and
+        crop: the crop in training. `"pad"`: pad with black by `pad` of the height and
             width, and crop the original size at random (He et al. 2016 for CIFAR: 4 of
             32 pixels). `"resized"`: crop 8 to 100 % of the area at an aspect ratio of 3:4
             to 4:3 and resize it (Szegedy et al. 2015, as in Goyal et al. 2017); testing
             resizes the shorter side to 8/7 of the size and crops the centre. `"none"`.
         pad: padding as a fraction of the size, at least one pixel.
         flip: mirror half of the training images left to right.
-        mean: what is subtracted, a channel, from pixels in 0 to 1.
-        std: what is divided by afterwards, a channel.
-        default_size: image size where the dataset's own varies and none was asked for.
+        mean: subtracted from pixels in 0 to 1, per channel.
+        std: divides the difference, per channel.
+        default_size: image size where the dataset's own varies and none is given.
+
+    Example:
+        >>> recipe = tfdist.data.Recipe(crop="none", flip=False, mean=(0.3,), std=(0.4,))
+        >>> source = tfdist.data.load("digits", recipe=recipe)
+        >>> source.recipe.flip
+        False
     """
 
     crop: Literal["none", "pad", "resized"] = "pad"

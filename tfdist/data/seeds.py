@@ -1,4 +1,4 @@
-"""Seeds and orders that are functions of (seed, epoch) and nothing else."""
+"""Derives seeds and orders from (seed, epoch) and nothing else."""
 
 from __future__ import annotations
 

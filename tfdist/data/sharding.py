@@ -1,4 +1,4 @@
-"""Which examples of an epoch each input pipeline reads: arithmetic only."""
+"""Divides the examples of an epoch among input pipelines: arithmetic only."""
 
 from __future__ import annotations
 
@@ -6,31 +6,23 @@ import dataclasses
 
 import numpy as np
 
-
-def share(total: int, parts: int, index: int) -> tuple[int, int]:
-    """Returns the range `[start, stop)` of `total` things that part `index` gets.
-
-    The parts are contiguous and differ by one at most; the first ones are the larger.
-    """
-    base, extra = divmod(total, parts)
-    start = index * base + min(index, extra)
-    return start, start + base + (index < extra)
+from tfdist.partition import part
 
 
 @dataclasses.dataclass(frozen=True)
 class Shard:
     """One pipeline's part of one epoch of `num_examples` in global batches.
 
-    Each global batch is divided over the pipelines, and the last, partial one
-    too: pipelines stay in step, and batch `k` of all pipelines together is
+    Each global batch is divided over the pipelines, including the last, partial
+    one: pipelines stay in step, and batch `k` of all pipelines together is
     global batch `k` of a single pipeline. A last batch with fewer examples
-    than pipelines leaves the later pipelines without one.
+    than pipelines leaves some pipelines without one.
 
     Attributes:
         num_examples: examples in the epoch, over all pipelines.
         global_batch: examples in a full global batch.
-        num_pipelines: input pipelines (usually one a worker).
-        index: which of them this is.
+        num_pipelines: input pipelines (usually one per worker).
+        index: the number of this one, from 0.
         drop_remainder: leave the last, partial global batch out.
     """
 
@@ -53,13 +45,13 @@ class Shard:
     @property
     def batch(self) -> int:
         """This pipeline's examples in a full global batch."""
-        start, stop = share(self.global_batch, self.num_pipelines, self.index)
+        start, stop = part(self.global_batch, self.num_pipelines, self.index)
         return stop - start
 
     @property
     def last_batch(self) -> int:
         """This pipeline's examples in the last, partial global batch."""
-        start, stop = share(self.remainder, self.num_pipelines, self.index)
+        start, stop = part(self.remainder, self.num_pipelines, self.index)
         return stop - start
 
     @property
@@ -79,8 +71,8 @@ class Shard:
 
     def positions(self) -> np.ndarray:
         """Returns the positions in the epoch this pipeline reads: int64, shape `(size,)`."""
-        start, stop = share(self.global_batch, self.num_pipelines, self.index)
+        start, stop = part(self.global_batch, self.num_pipelines, self.index)
         full = np.arange(self.full_batches)[:, None] * self.global_batch + np.arange(start, stop)
-        start, stop = share(self.remainder, self.num_pipelines, self.index)
+        start, stop = part(self.remainder, self.num_pipelines, self.index)
         last = self.full_batches * self.global_batch + np.arange(start, stop)
         return np.concatenate([full.ravel(), last]).astype(np.int64)

@@ -1,4 +1,4 @@
-"""A named dataset, opened: what is in it, and its pipelines."""
+"""Opens a dataset by name, and makes its pipelines."""
 
 from __future__ import annotations
 
@@ -32,12 +32,19 @@ class Source:
     Attributes:
         name: full name with its version, as in `digits/1.0.0`.
         num_classes: labels lie in 0 to `num_classes - 1`.
-        class_names: what they stand for.
-        image_shape: height, width and channels of what the pipelines give.
+        class_names: the names of the labels.
+        image_shape: height, width and channels of the pipelines' images.
         num_train: training examples.
         num_test: test examples, 0 where there are none.
-        recipe: how images are augmented and normalised.
-        seed: what order and augmentation are derived from.
+        recipe: the augmentation and normalisation of images.
+        seed: the seed of order and augmentation.
+
+    Example:
+        >>> source = tfdist.data.load("digits", image_size=32, channels=3)
+        >>> source.name, source.num_classes, source.image_shape
+        ('digits/1.0.0', 10, (32, 32, 3))
+        >>> source.num_train, source.num_test
+        (1500, 297)
     """
 
     name: str
@@ -65,16 +72,21 @@ class Source:
         Args:
             global_batch: examples in a batch, over all workers.
             augment: augment as the recipe says.
-            shuffle: read each epoch in an order of its own.
+            shuffle: read each epoch in a different random order.
             drop_remainder: leave the last, partial batch out.
             cache: keep the decoded images in memory, in every process. Global batches are
                 then the same for every number of workers; otherwise each worker shuffles
-                its own part. "auto": up to 512 MiB. A folder of images is never kept: it is
-                read by index anyway.
+                its own part. "auto": up to 512 MiB. A folder of images is never kept, as its
+                files are read by index anyway.
 
         Raises:
             ConfigError: `global_batch` is not positive, or larger than the dataset where
                 `drop_remainder` is set, or the images cannot be cached.
+
+        Example:
+            >>> source = tfdist.data.load("digits")
+            >>> source.train(global_batch=64, drop_remainder=True).steps
+            23
         """
         return self._pipeline(
             self._train, self.num_train, global_batch, drop_remainder, augment, shuffle, cache
@@ -91,6 +103,11 @@ class Source:
 
         Raises:
             ConfigError: as for `train`, or the dataset has no test split.
+
+        Example:
+            >>> source = tfdist.data.load("digits")
+            >>> source.test(global_batch=64).num_examples
+            297
         """
         if self.num_test == 0:
             raise ConfigError(
@@ -154,7 +171,7 @@ def load(
 ) -> Source:
     """Opens a dataset, preparing it on disk if it is not there yet.
 
-    Any number of processes may ask at once: one of a machine prepares, others wait.
+    Any number of processes may call it at once: one per machine prepares, the others wait.
 
     Args:
         name: one of
@@ -169,15 +186,21 @@ def load(
             224 where that varies.
         channels: 1 or 3 to make images grey or RGB. None: the dataset's own.
         recipe: augmentation and normalisation. None: the usual one for the dataset.
-        seed: order and augmentation of every epoch follow from it.
+        seed: the seed of order and augmentation of every epoch.
         num_classes: classes of `synthetic` (1,000 by default); not for others.
-        num_examples: examples a split of `synthetic` (10,240 by default); not for others.
+        num_examples: examples per split of `synthetic` (10,240 by default); not for others.
         prepare_timeout: seconds to wait for another process that is preparing.
 
     Raises:
         ConfigError: there is no such dataset or folder, it cannot be prepared (no network),
             it is not one of labelled images, or an argument is out of range.
         PeerError: another process was still preparing after `prepare_timeout` seconds.
+
+    Example:
+        >>> source = tfdist.data.load("synthetic", image_size=32, num_examples=1000)
+        >>> images, labels = next(iter(source.train(global_batch=64)()))
+        >>> images.shape
+        TensorShape([64, 32, 32, 3])
     """
     if not isinstance(seed, int) or seed < 0:
         raise ConfigError(f"seed: {seed!r} is not allowed; give an integer of 0 or more")
@@ -230,10 +253,10 @@ def load(
 
 
 class _ImageFolder(tfds.folder_dataset.ImageFolder):
-    """TFDS's ImageFolder, which can read a whole split only, with its list of files."""
+    """TFDS's ImageFolder, which reads whole splits only, with the list of files added."""
 
     def split(self, name: str) -> FileSplit:
-        """Returns the files of a split, in TFDS's fixed mixed order."""
+        """Returns the files of a split, in TFDS's fixed shuffled order."""
         examples = self._split_examples[name]
         to_index = self.info.features["label"].str2int
         return FileSplit(

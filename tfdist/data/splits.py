@@ -1,4 +1,4 @@
-"""The examples of one split, read by index or as a stream of files."""
+"""Reads the examples of one split by index, or as a stream of files."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class FileSplit:
     """Image files on a disk, decoded when they are read.
 
     Args:
-        paths: one file an example.
+        paths: one file per example.
         labels: their classes.
         channels: channels to decode to.
     """
@@ -113,7 +113,7 @@ class TfdsSplit:
         Args:
             start: the first example.
             stop: the one after the last.
-            file_seed: reads the files in the order this seed gives; None: in their own.
+            file_seed: the seed of the order of files; None for their own order.
 
         Returns:
             (encoded image, int32 label) pairs; `decode` makes images of them.

@@ -1,4 +1,4 @@
-"""Made-up images for benchmarks: they cost next to nothing to read."""
+"""Generates random images for benchmarks, which cost almost nothing to read."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ _DISTINCT = 64
 
 
 class SyntheticPipeline(Pipeline):
-    """The same random batch again and again.
+    """Repeats one random batch.
 
-    The batch is made once and not copied, so reading does not compete with what is
-    measured. Image `i` of the global batch is the same for every number of pipelines;
-    labels and images are random, so nothing can be learnt but the batch itself.
+    The batch is made once and not copied, so reading does not disturb the measurement.
+    Image `i` of the global batch is the same for every number of pipelines; labels and
+    images are random, so a model can learn nothing but the batch itself.
 
     Attributes:
         num_classes: labels lie in 0 to `num_classes - 1`.

@@ -1,1 +1,1 @@
-"""Starting the tasks of a cluster: on this machine, or by manifests elsewhere."""
+"""Starts the tasks of a cluster on this machine, and supervises them."""

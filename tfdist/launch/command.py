@@ -1,4 +1,4 @@
-"""The program that tasks run, and the environment they all have in common."""
+"""Finds the program that tasks run, and builds their common environment."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ import shutil
 import sys
 from collections.abc import Mapping, Sequence
 
-from tfdist.cluster.messages import quote
 from tfdist.errors import ConfigError
+from tfdist.validation import quote
 
 # They say which task a process is: each gets its own, or none.
 _OWN = ("TF_CONFIG", "TFDIST_REJOIN", "TFDIST_HEARTBEAT")
 
 
 def common_environment(extra: Mapping[str, str]) -> dict[str, str]:
-    """Returns this process's environment as a task may have it.
+    """Returns the part of this process's environment that a task may inherit.
 
     Args:
-        extra: what is to be set for every task; only its PATH counts here.
+        extra: variables to be set for every task; only its PATH counts here.
     """
     env = {"PYTHONUNBUFFERED": "1", **os.environ}
     # `python` and `tfdist` must be those of the environment that this runs in.
@@ -31,7 +31,7 @@ def common_environment(extra: Mapping[str, str]) -> dict[str, str]:
 
 
 def resolve(command: Sequence[str], env: Mapping[str, str]) -> list[str]:
-    """Checks that there is such a program; `tfdist` always is the one of this environment.
+    """Checks that the program exists; `tfdist` is always that of this environment.
 
     Raises:
         ConfigError: there is no such program.

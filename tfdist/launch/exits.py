@@ -1,8 +1,8 @@
-"""What a task's end means: its words, its exit code, and which end was the cause.
+"""Interprets the end of a task: its description, its exit code, and which end was the cause.
 
-A task's own exit code is handed on. One that was killed by a signal is worth
-another try, so it counts as 138, "a peer was lost"; SIGTERM is 143, as a task
-that saved before it ended would say itself. From 128 on, trying again may help.
+A task's own exit code is passed on. A task that was killed by a signal is worth
+another try, so it counts as 138, "a peer was lost"; SIGTERM counts as 143, the
+code of a task that saved before it ended. From 128 on, starting again may help.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from tfdist.errors import EXIT_PEER_LOST, EXIT_PREEMPTED
 
 @dataclass(frozen=True)
 class Exit:
-    """How one task ended.
+    """The end of one task.
 
     Attributes:
         task: its name.
         code: its exit code, or minus the number of the signal that killed it.
-        at: when, in seconds of the monotonic clock.
-        note: what to say instead of the code, where there is more to say.
+        at: the time, in seconds of the monotonic clock.
+        note: a description to use instead of the code, where one is known.
     """
 
     task: str
@@ -33,17 +33,17 @@ class Exit:
 
     @classmethod
     def from_status(cls, task: str, status: int, at: float) -> Exit:
-        """Reads a status as `waitpid` has it."""
+        """Reads a status that `waitpid` returned."""
         return cls(task, os.waitstatus_to_exitcode(status), at)
 
     @property
     def failed(self) -> bool:
-        """Whether it ended other than with 0."""
+        """Whether it ended with a code other than 0."""
         return self.code != 0
 
     @property
     def exit_code(self) -> int:
-        """The code that a launcher ends with when this was the cause."""
+        """The exit code of the launcher if this was the cause."""
         if self.code >= 0:
             return self.code
         return EXIT_PREEMPTED if self.code == -signal.SIGTERM else EXIT_PEER_LOST
@@ -70,7 +70,7 @@ class Exit:
 
 
 def root_cause(exits: Sequence[Exit]) -> Exit | None:
-    """Returns the failure that came first, passing over those that name another one."""
+    """Returns the first failure, ignoring tasks that only lost a peer where others failed too."""
     failures = sorted((e for e in exits if e.failed), key=lambda e: e.at)
     causes = [e for e in failures if not e.complains]
     return next(iter(causes or failures), None)

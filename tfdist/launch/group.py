@@ -1,4 +1,4 @@
-"""One run of a job's tasks: starting all of them, watching them, and ending them together."""
+"""Runs the tasks of a job once: starts all of them, watches them, and ends them together."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import BinaryIO, TextIO
 
 from tfdist.launch.exits import Exit, root_cause
-from tfdist.launch.machine import Share
+from tfdist.launch.machine import TaskResources
 from tfdist.launch.output import TaskOutput
 from tfdist.launch.process import TaskProcess
 from tfdist.launch.restarts import Restarts
@@ -26,20 +26,20 @@ _AGAIN_SECONDS = 1.0
 
 @dataclass(frozen=True)
 class TaskPlan:
-    """How to start one task.
+    """The settings to start one task with.
 
     Attributes:
         name: its name.
-        command: what to run.
-        env: its environment, but for what depends on the run.
+        command: the program and its arguments.
+        env: its environment, without the variables that depend on the run.
         share: its part of the machine.
-        log: where its output goes too.
+        log: a file for a copy of its output.
     """
 
     name: str
     command: Sequence[str]
     env: Mapping[str, str]
-    share: Share
+    share: TaskResources
     log: BinaryIO | None = None
 
     @property
@@ -55,14 +55,14 @@ class TaskPlan:
 
 @dataclass(frozen=True)
 class Around:
-    """What a run shares with those before and after it.
+    """The objects that a run shares with those before and after it.
 
     Attributes:
         selector: waits for the tasks and for signals.
-        signals: those that this process got.
+        signals: those that this process received.
         restarts: counts them.
-        watch: looks at the tasks' heartbeats.
-        stream: where the tasks' lines go.
+        watch: checks the tasks' heartbeats.
+        stream: receives the tasks' lines.
         say: prints a line of the launcher's own.
         grace: seconds a task has between SIGTERM and SIGKILL.
     """
@@ -78,7 +78,7 @@ class Around:
 
 @dataclass
 class _Agenda:
-    """What is to be done when, in seconds of the monotonic clock."""
+    """The times of the next actions, in seconds of the monotonic clock."""
 
     starts: list[tuple[float, str]] = field(default_factory=list)
     settle: float | None = None  # take the failures seen so far as all
@@ -96,8 +96,8 @@ class GroupRun:
     Args:
         plans: the tasks.
         cluster: their addresses, by role.
-        attempt: the how-manieth run this is, from 1.
-        around: what it shares with other runs.
+        attempt: the number of this run, from 1.
+        around: the objects that it shares with other runs.
     """
 
     def __init__(
@@ -138,7 +138,7 @@ class GroupRun:
         return root_cause(self._failures)
 
     def _turn(self) -> bool:
-        """Waits until something happens and acts upon it; False once no task is left."""
+        """Waits for an event and handles it; returns False once no task is left."""
         now = time.monotonic()
         if self._agenda.kill is None:
             self._start_due(now)
@@ -178,7 +178,7 @@ class GroupRun:
         self._heard = len(signals.ending)
 
     def _take(self, end: Exit, now: float) -> None:
-        """Takes the end of a task."""
+        """Handles the end of a task."""
         if not end.failed or not self._undisturbed:
             return
         if end.complains:  # Of a task that was stopped, before the stall limit.
@@ -197,7 +197,7 @@ class GroupRun:
         self._agenda.settle = min(self._agenda.settle or settle, settle)
 
     def _lose(self, stalls: Sequence[Stall]) -> None:
-        """Names tasks that are lost though they run, and kills them."""
+        """Reports tasks that have stalled, and kills them."""
         for stall in stalls:
             process = self._running[stall.task]
             if not process.given_up:  # All others may complain of it before it has ended.
@@ -219,7 +219,7 @@ class GroupRun:
             self._each(TaskProcess.kill)
 
     def _complete(self) -> bool:
-        """Whether the job has done its work, whoever still runs."""
+        """Returns whether the job has done its work, even if some tasks still run."""
         roles: tuple[str, ...] = ("chief", "worker")
         if self._has_ps:
             roles = ("chief",) if "chief" in self._cluster else ("worker",)
@@ -257,7 +257,7 @@ class GroupRun:
         selector.register(process.stdout, selectors.EVENT_READ, (process, "stdout"))
 
     def _wait(self, until: float) -> list[Exit]:
-        """Handles what happens until then; returns the tasks that ended."""
+        """Handles the events until a time; returns the tasks that ended."""
         ended: list[Exit] = []
         selector = self._around.selector
         for key, _ in selector.select(max(0.0, until - time.monotonic())):
@@ -276,7 +276,7 @@ class GroupRun:
         return ended
 
     def _forget(self, name: str) -> None:
-        """Closes the books on a task, killing it should it still run."""
+        """Releases the resources of a task, killing it if it still runs."""
         process = self._running.pop(name)
         selector = self._around.selector
         for source in (process.control, process.stdout):
@@ -293,15 +293,18 @@ class GroupRun:
 
 
 def task_environment(
-    common: Mapping[str, str], share: Share, of_role: Mapping[str, str], of_all: Mapping[str, str]
+    common: Mapping[str, str],
+    share: TaskResources,
+    of_role: Mapping[str, str],
+    of_all: Mapping[str, str],
 ) -> dict[str, str]:
-    """Puts a task's environment together, the more particular over the more general.
+    """Builds a task's environment; more specific variables replace more general ones.
 
     Args:
-        common: what this process hands on.
-        share: the task's part of the machine, whose GPUs count more than the common ones.
-        of_role: what the job sets for the role.
-        of_all: what was asked for on the command line.
+        common: the variables that tasks inherit from this process.
+        share: the task's part of the machine, whose GPUs replace the common ones.
+        of_role: the variables that the job sets for the role.
+        of_all: the variables given on the command line.
     """
     env = {**share.env, **common, **of_role}
     if "CUDA_VISIBLE_DEVICES" in share.env:

@@ -1,4 +1,4 @@
-"""A small process between the launcher and one task, so that nothing is left behind.
+"""Runs between the launcher and one task, so that no process is left behind.
 
 Run as a script with the arguments `CONTROL_FD CORES COMMAND...`. It starts the
 command in a process group of its own and reports to the launcher over the
@@ -8,7 +8,7 @@ killed, the kernel kills the task. It imports no more than it needs, because
 one runs beside every task.
 
 From the launcher: `T` (SIGTERM to the task's group), `K` (SIGKILL to all). To
-the launcher: `pid N`, then `exit STATUS` with the status as `waitpid` has it.
+the launcher: `pid N`, then `exit STATUS` with the status from `waitpid`.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Guard:
         self._asked: set[int] = set()
 
     def run(self) -> None:
-        """Runs the command to its end, or to the launcher's."""
+        """Runs the command until it ends, or until the launcher does."""
         _prctl(_PR_SET_CHILD_SUBREAPER, 1)
         wake_read, wake_write = os.pipe()
         os.set_blocking(wake_write, False)
@@ -112,7 +112,7 @@ class Guard:
             os._exit(127)
 
     def _obey(self) -> bool:
-        """Does what the launcher asks; False to kill everything and end."""
+        """Obeys the launcher's orders; returns False to kill everything and end."""
         try:
             orders = self._control.recv(64)
         except OSError:
@@ -132,7 +132,7 @@ class Guard:
             os.killpg(self._pid, signal.SIGCONT)
 
     def _ask_orphans(self) -> None:
-        """Asks those to end that left the task's group and have now come to us."""
+        """Asks the processes to end that left the task's group and are now this one's children."""
         for pid in _children():
             if pid not in self._asked:
                 self._asked.add(pid)
@@ -149,7 +149,7 @@ class Guard:
                     self._status = status
 
     def _kill_all(self) -> None:
-        """Kills the task and its descendants; orphans come to us one level at a time."""
+        """Kills the task and its descendants; orphans are adopted one level at a time."""
         while True:
             if self._status is None:
                 with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""Running a job on this machine: its runs, one after the other, and the report of each."""
+"""Runs a job on this machine, again if tasks fail and may be restarted, and reports each run."""
 
 from __future__ import annotations
 
@@ -12,32 +12,32 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO, TextIO
 
-from tfdist.cluster.messages import plural, quote
 from tfdist.errors import EXIT_DONE, EXIT_PREEMPTED, ConfigError
 from tfdist.launch.command import common_environment, resolve
 from tfdist.launch.exits import Exit
 from tfdist.launch.group import Around, GroupRun, TaskPlan, task_environment
 from tfdist.launch.job import Job
-from tfdist.launch.machine import Share, divide
+from tfdist.launch.machine import TaskResources, divide
 from tfdist.launch.restarts import Restarts
 from tfdist.launch.signals import Signals
 from tfdist.launch.watch import Watch
+from tfdist.validation import plural, quote
 
 EXIT_INTERRUPTED = 130
 STALL_SECONDS = 1800.0
 
 
 @dataclass(frozen=True)
-class Options:
-    """How to run a job.
+class LaunchOptions:
+    """The options of a run.
 
     Attributes:
-        max_restarts: how often tasks may be started again, altogether.
+        max_restarts: the number of restarts allowed, of all tasks together.
         restart_delay: seconds before the first restart; doubled from one to the next.
         grace: seconds a task has between SIGTERM and SIGKILL.
         stall_timeout: seconds without progress after which a task is lost; 0.0 for never.
         report: whether to report step times at the end also where there is one task only.
-        log_dir: where each task's output goes too; None for nowhere.
+        log_dir: a directory for a copy of each task's output; None for no copies.
         env: variables for every task.
         cpus_per_task: see `machine.divide`.
         gpus_per_task: see `machine.divide`.
@@ -58,16 +58,16 @@ class Supervisor:
     """Runs one job to its end.
 
     Args:
-        job: what to run.
-        options: how to run it.
-        stream: where the tasks' lines go; stdout by default.
-        report: where the supervisor's own lines go; stderr by default.
+        job: the job.
+        options: its options.
+        stream: receives the tasks' lines; stdout by default.
+        report: receives the supervisor's own lines; stderr by default.
     """
 
     def __init__(
         self,
         job: Job,
-        options: Options,
+        options: LaunchOptions,
         *,
         stream: TextIO | None = None,
         report: TextIO | None = None,
@@ -86,7 +86,8 @@ class Supervisor:
         """Runs the job and returns the exit code of the cause, or 0.
 
         Raises:
-            ConfigError: the command or the log directory is no good. Nothing was started.
+            ConfigError: the command does not exist, or the log directory cannot be written.
+                Nothing was started.
         """
         with contextlib.ExitStack() as stack:
             plans = self._plan(stack)
@@ -131,7 +132,7 @@ class Supervisor:
             if not _sleep(delay, around):
                 return _interrupted(around.signals)
 
-    def _divide(self) -> dict[str, Share]:
+    def _divide(self) -> dict[str, TaskResources]:
         roles = ("worker",) if "ps" in self._job.addresses else ("chief", "worker")
         computing = [name for name in self._names if name.partition("/")[0] in roles]
         return divide(
@@ -170,7 +171,7 @@ class Supervisor:
         return logs
 
     def _describe(self, cause: Exit, run: GroupRun) -> None:
-        """Reports the failure: the task, how it ended, and what it said last."""
+        """Reports the failure: the task, its end, and its last lines."""
         process = run.last[cause.task]
         after = "" if cause.note else f" after {cause.at - process.started:.1f} s"
         self._say(f"{cause.task} failed first: {cause}{after}")
@@ -192,7 +193,7 @@ def _interrupted(signals: Signals) -> int:
 
 
 def _sleep(seconds: float, around: Around) -> bool:
-    """Waits; False when a signal to end came first."""
+    """Waits; returns False if a signal to end came first."""
     until = time.monotonic() + seconds
     while not around.signals.ending and (left := until - time.monotonic()) > 0:
         if around.selector.select(left):
@@ -200,10 +201,10 @@ def _sleep(seconds: float, around: Around) -> bool:
     return not around.signals.ending
 
 
-def launch(job: Job, options: Options | None = None) -> int:
+def launch(job: Job, options: LaunchOptions | None = None) -> int:
     """Runs a job on this machine and returns the exit code of the cause, or 0.
 
     Raises:
         ConfigError: the job cannot be started.
     """
-    return Supervisor(job, options or Options()).run()
+    return Supervisor(job, options or LaunchOptions()).run()

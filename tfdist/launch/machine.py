@@ -1,4 +1,4 @@
-"""Dividing this machine among tasks: CPU cores, threads and visible GPUs."""
+"""Divides this machine among tasks: CPU cores, threads and visible GPUs."""
 
 from __future__ import annotations
 
@@ -10,20 +10,18 @@ from pathlib import Path
 from typing import TypeVar
 
 from tfdist.errors import ConfigError
-
-# The tasks that compute gradients. The others mostly wait, so they stay unpinned.
-_INTER_OP_THREADS = 2
+from tfdist.runtime.threads import thread_variables
 
 _T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
-class Share:
-    """What one task may use of the machine.
+class TaskResources:
+    """The part of the machine that one task may use.
 
     Attributes:
         cores: the CPU cores to pin it to; none means all.
-        env: variables that go with it.
+        env: the environment variables that limit it accordingly.
     """
 
     cores: tuple[int, ...] = ()
@@ -60,12 +58,12 @@ def divide(
     gpus_per_task: str = "auto",
     cores: Sequence[int] | None = None,
     gpus: Sequence[str] | None = None,
-) -> dict[str, Share]:
+) -> dict[str, TaskResources]:
     """Divides cores and GPUs among the tasks that compute.
 
-    Cores are shared evenly, each to one task, as long as there is one for
+    Cores are shared evenly, each by one task only, as long as there is one for
     each; with fewer cores than tasks nothing is pinned. The tasks that do not
-    compute see no GPU and float over all cores with few threads.
+    compute see no GPU and run on all cores with few threads.
 
     Args:
         tasks: the names of all tasks.
@@ -82,7 +80,7 @@ def divide(
     gpus = gpu_ids() if gpus is None else gpus
     core_parts = _parts(cores, len(computing), cpus_per_task, "--cpus-per-task", "core")
     gpu_parts = _parts(gpus, len(computing), gpus_per_task, "--gpus-per-task", "GPU")
-    shares: dict[str, Share] = {}
+    shares: dict[str, TaskResources] = {}
     for task in tasks:
         env: dict[str, str] = {}
         own: tuple[int, ...] = ()
@@ -90,32 +88,24 @@ def divide(
             number = list(computing).index(task)
             if core_parts is not None:
                 own = tuple(core_parts[number])
-                env |= _threads(len(own))
+                env |= thread_variables(len(own))
             elif cpus_per_task == "auto":
-                env |= _threads(1)  # Fewer cores than tasks: they take turns.
+                env |= thread_variables(1)  # Fewer cores than tasks: they take turns.
             if gpu_parts is not None and gpus:
                 env["CUDA_VISIBLE_DEVICES"] = ",".join(gpu_parts[number])
         else:
             if cpus_per_task != "none":
-                env |= _threads(1)
+                env |= thread_variables(1)
             if gpus and gpus_per_task != "none":
                 env["CUDA_VISIBLE_DEVICES"] = ""
-        shares[task] = Share(own, env)
+        shares[task] = TaskResources(own, env)
     return shares
-
-
-def _threads(cores: int) -> dict[str, str]:
-    return {
-        "TF_NUM_INTRAOP_THREADS": str(cores),
-        "TF_NUM_INTEROP_THREADS": str(_INTER_OP_THREADS),
-        "OMP_NUM_THREADS": str(cores),
-    }
 
 
 def _parts(
     things: Sequence[_T], count: int, wanted: str, flag: str, noun: str
 ) -> list[Sequence[_T]] | None:
-    """Splits `things` into `count` parts; None means leave them shared."""
+    """Splits `things` into `count` parts; returns None to leave them shared."""
     if wanted == "none" or not count:
         return None
     if wanted == "auto":

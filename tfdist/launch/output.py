@@ -1,4 +1,4 @@
-"""Turning what a task prints into whole lines with the task's name in front."""
+"""Turns the output of a task into whole lines, with the task's name in front."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _REDRAW_SECONDS = 2.0
 class LineAssembler:
     """Cuts a byte stream into lines.
 
-    A progress bar redraws its line with carriage returns. Of such a line the
-    last drawing is kept, and while it is being redrawn one drawing every two
-    seconds comes out as a line of its own.
+    A progress bar redraws its line with carriage returns. The last version of
+    such a line is kept, and while it is being redrawn one version every two
+    seconds is returned as a line of its own.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -68,14 +68,14 @@ class TaskOutput:
 
     Args:
         name: the task's name.
-        width: how many columns names take, so that the lines stand aligned.
-        stream: where the lines go.
+        width: the width of the name column, so that the lines are aligned.
+        stream: receives the lines.
         log: a file for the unchanged bytes.
-        keep: how many last lines to keep for the report.
+        keep: the number of last lines to keep for the report.
 
     Attributes:
         tail: the last lines.
-        recent: more of them, for whoever empties it and looks for what comes then.
+        recent: more of them; a reader may clear it to see only the lines that follow.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class TaskOutput:
         self.recent: deque[str] = deque(maxlen=_RECENT_LINES)
 
     def feed(self, data: bytes, final: bool = False) -> None:
-        """Takes what the task has printed."""
+        """Adds output of the task, and prints the lines it completes."""
         if self._log is not None and data:
             self._log.write(data)
             self._log.flush()

@@ -1,4 +1,4 @@
-"""Finding free loopback ports."""
+"""Finds free loopback ports."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ def free_ports(count: int) -> list[int]:
     """Returns ports of the loopback interface that are free now.
 
     They lie below the range from which the kernel gives ports to outgoing
-    connections, so that no connection takes one before its task starts: not
-    even the task's own, while it calls a peer that is not there yet. Another
-    process may still take one; the task then fails to bind.
+    connections, so that no connection takes one before its task starts, not
+    even the task's own to a peer that is not there yet. Another process may
+    still take one; the task then fails to bind.
     """
     below = _first_ephemeral_port()
     candidates = list(range(_LOWEST, below)) if below > _LOWEST + count * 10 else []

@@ -1,4 +1,4 @@
-"""One task as a process: starting it behind its guard, asking it to end, seeing it end."""
+"""Starts one task as a process behind its guard, ends it, and detects its end."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class TaskProcess:
         command: what to run.
         env: its whole environment.
         cores: the cores to pin it to; none means all.
-        output: takes what it prints.
+        output: receives its output.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class TaskProcess:
         self._order(b"T")
 
     def kill(self) -> None:
-        """Ends the task and all it started."""
+        """Kills the task and all processes it started."""
         self._order(b"K")
 
     @property
@@ -80,16 +80,16 @@ class TaskProcess:
         return bool(self._note)
 
     def give_up(self, note: str) -> None:
-        """Ends the task as one that is lost though it runs; its exit will say so.
+        """Kills the task because it has stalled; its exit then has the note.
 
         Args:
-            note: what is wrong with it.
+            note: the problem.
         """
         self._note = note
         self.kill()
 
     def read_output(self) -> bool:
-        """Takes what the task has printed; False once there will be no more."""
+        """Reads output of the task; returns False once there will be no more."""
         try:
             data = os.read(self.stdout.fileno(), _CHUNK)
         except BlockingIOError:
@@ -98,7 +98,7 @@ class TaskProcess:
         return bool(data)
 
     def read_control(self) -> bool:
-        """Hears what the guard says; False once the task has ended."""
+        """Reads the guard's messages; returns False once the task has ended."""
         try:
             data = self.control.recv(4096)
         except BlockingIOError:
@@ -120,7 +120,7 @@ class TaskProcess:
         return self.exit is None
 
     def close(self) -> None:
-        """Lets go of the process, which must have ended or is killed now."""
+        """Releases the process, killing it if it has not ended."""
         self.control.close()
         try:
             # The guard ends once the socket is closed, and takes all with it.

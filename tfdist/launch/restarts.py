@@ -1,4 +1,4 @@
-"""Counting restarts and spacing them out."""
+"""Counts restarts and computes the delay before each."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ _STEADY_SECONDS = 30.0
 
 
 class Restarts:
-    """How often tasks were started again, and how long to wait before the next time.
+    """The number of restarts so far, and the delay before the next one.
 
     Args:
-        most: how often they may be, altogether.
+        most: the number of restarts allowed, of all tasks together.
         first_delay: seconds before the first restart; doubled from one to the next.
     """
 
@@ -24,14 +24,14 @@ class Restarts:
         self._doubled = 0
 
     def allow(self, end: Exit) -> bool:
-        """Whether a task that ended like this may be started again."""
+        """Returns whether a task that ended like this may be started again."""
         return end.retryable and self.count < self._most
 
     def next_delay(self, lasted: float, worked: bool) -> float:
         """Counts a restart; returns the seconds to wait before it.
 
         Args:
-            lasted: how long what failed had run, in seconds.
+            lasted: the duration of the failed run, in seconds.
             worked: whether it is known to have done some of its work.
         """
         self.count += 1

@@ -1,4 +1,4 @@
-"""The signals that the launcher gets, as something a selector can wait for."""
+"""Records the launcher's signals, and wakes a selector at each."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Signals:
-    """Within a `with` block, takes down signals instead of being ended by them.
+    """Records signals within a `with` block, where they would end the process otherwise.
 
     Attributes:
         ending: those that ask to end (SIGINT, SIGTERM, SIGHUP), in order.
-        report_wanted: whether SIGUSR2 came; who reports sets it back.
+        report_wanted: whether SIGUSR2 came; the reporter resets it.
 
     Args:
         selector: is woken by each signal, with None as its data.

@@ -1,6 +1,6 @@
-"""What a process is doing just now: its state, and the Python stacks that it prints when asked.
+"""Inspects a running process: its state, and the Python stacks that it prints on request.
 
-A task that writes a heartbeat prints its stacks on SIGUSR1 (see `tfdist.heartbeat`), also
+A task that writes a heartbeat prints its stacks on SIGUSR1 (see `tfdist.runtime.heartbeat`), also
 while TensorFlow holds the interpreter lock; a stopped process prints nothing.
 """
 
@@ -17,7 +17,7 @@ _THREAD = re.compile(r"(Current thread|Thread) 0x[0-9a-f]+")
 
 
 def is_stopped(pid: int) -> bool:
-    """Whether a process was stopped, as by SIGSTOP; False where that cannot be known."""
+    """Returns whether a process is stopped, as by SIGSTOP; False where that is not known."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             # The name in parentheses may hold anything, also parentheses.
@@ -30,8 +30,8 @@ def ask(pid: int, heartbeat: str) -> bool:
     """Asks the process that writes this heartbeat for its stacks.
 
     Returns:
-        Whether it will print them. One that does not handle the signal would be ended by it,
-        and is left alone.
+        Whether it will print them. A process that does not handle the signal would be ended
+        by it, so none is sent to it.
     """
     with contextlib.suppress(OSError, ValueError):
         with open(f"/proc/{pid}/environ", "rb") as file:
@@ -46,7 +46,7 @@ def ask(pid: int, heartbeat: str) -> bool:
 
 
 def main_thread(lines: Iterable[str]) -> tuple[str, int, str] | None:
-    """Finds where the main thread is in what `faulthandler` printed.
+    """Finds the main thread's position in the output of `faulthandler`.
 
     Returns:
         Path, line and function of its innermost frame; None where there is no stack.

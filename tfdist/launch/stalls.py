@@ -1,7 +1,7 @@
-"""Judging from heartbeats which task, if any, has stalled.
+"""Finds the task, if any, that has stalled, from the heartbeats.
 
-In a synchronous job all tasks stop together, because those that are well wait for the one
-that is not. So the question is never who has stopped, but whom the others wait for.
+In a synchronous job all tasks stop together, because the healthy ones wait for the stalled
+one. So the question is not which task has stopped, but which one the others wait for.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tfdist.heartbeat import Beat
+from tfdist.runtime.heartbeat import Beat
 
 # Building, saving, compiling and the connections that the first step makes take minutes, and
 # show no progress while they do.
@@ -22,13 +22,13 @@ _UNTIMED = ("", "meeting", "serving", "done")  # not in tfdist's hands, or with 
 
 @dataclass(frozen=True)
 class Sign:
-    """What is known of one running task.
+    """The observed state of one running task.
 
     Attributes:
         task: its name.
         beat: its latest heartbeat; None if it never wrote one.
-        idle: for how many seconds its heartbeat has shown nothing new.
-        stopped: for how many seconds its process has been stopped; 0.0 if it is not.
+        idle: the seconds since its heartbeat last changed.
+        stopped: the seconds since its process was stopped; 0.0 if it is not.
         at: path, line and function where its main thread is; None where that is not known.
     """
 
@@ -40,18 +40,18 @@ class Sign:
 
     @property
     def phase(self) -> str:
-        """What it says it does; "" if it never said anything."""
+        """The phase in its heartbeat; "" if it never wrote one."""
         return self.beat.phase if self.beat is not None else ""
 
     @property
     def fed(self) -> bool:
-        """Whether its step has its input, so that it computes or waits for its peers."""
+        """Whether its step has received its input, so that it computes or waits for its peers."""
         beat = self.beat
         return beat is not None and self.phase in _STEPPING and beat.fed > beat.time
 
     @property
     def outside(self) -> bool:
-        """Whether its main thread is known to be elsewhere than in TensorFlow."""
+        """Whether its main thread is known to be outside TensorFlow."""
         return self.at is not None and "/tensorflow/" not in self.at[0].replace(os.sep, "/")
 
     @property
@@ -60,14 +60,14 @@ class Sign:
         return self.at is not None and self.at[2].startswith("iterator_get_next")
 
     def patience(self, limit: float) -> float:
-        """For how many seconds it may show nothing new."""
+        """Returns the seconds for which its heartbeat may stay unchanged."""
         if self.phase in _UNTIMED:
             return float("inf")
         return limit + (_SLOW_SECONDS if self.phase in _SLOW else 0.0)
 
 
 def overdue(signs: Sequence[Sign], limit: float) -> bool:
-    """Whether some task shows no progress for too long, whoever is to blame.
+    """Returns whether some task has shown no progress for too long, whatever the cause.
 
     Args:
         signs: of tasks that wait for each other.
@@ -107,7 +107,7 @@ def culprit(signs: Sequence[Sign]) -> Sign:
 
 
 def describe(sign: Sign, signs: Sequence[Sign]) -> str:
-    """Says how a task has stalled and who waits for it, as a clause about it.
+    """Describes, as a clause, how a task has stalled and which tasks wait for it.
 
     Args:
         sign: of the task.
@@ -139,13 +139,13 @@ def describe(sign: Sign, signs: Sequence[Sign]) -> str:
 
 
 def _is_hungry(beat: Beat, others: Sequence[Sign]) -> bool:
-    """Whether a task's step has no input, where those of others do."""
+    """Returns whether a task's step has no input while those of others do."""
     fed = [s.beat.fed for s in others if s.beat is not None]
     return 0.0 < beat.fed < min(fed, default=0.0) or 0.0 < beat.fed <= beat.time
 
 
 def _last_seen(sign: Sign) -> tuple[float, float]:
-    """When a task last began a step, by its input, else when it last wrote."""
+    """Returns the time when a task last began a step, by its input, else when it last wrote."""
     if sign.beat is None:
         return (0.0, 0.0)
     return (sign.beat.fed or sign.beat.time, sign.beat.time)

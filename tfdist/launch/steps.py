@@ -1,4 +1,4 @@
-"""How long the tasks' steps take: sampled from their heartbeats, and reported."""
+"""Samples the tasks' step times from their heartbeats, and reports them."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import statistics
 from collections import deque
 from collections.abc import Mapping
 
-from tfdist.heartbeat import Beat
+from tfdist.runtime.heartbeat import Beat
 
 _KEEP = 2000  # samples a task; of a long run, the last ones
 
 
 class StepTimes:
-    """The step times of all tasks, as their heartbeats tell them."""
+    """The step times of all tasks, from their heartbeats."""
 
     def __init__(self) -> None:
         self._samples: dict[str, deque[float]] = {}
@@ -21,7 +21,7 @@ class StepTimes:
         self._tracing: set[str] = set()
 
     def take(self, task: str, beat: Beat) -> None:
-        """Takes a heartbeat down that was not seen before."""
+        """Records a new heartbeat."""
         if beat.phase != "training":
             self._tracing |= {task} if beat.phase == "tracing" else set()
             return
@@ -35,14 +35,14 @@ class StepTimes:
             self._inputs.setdefault(task, deque(maxlen=_KEEP)).append(beat.fed - beat.time)
 
     def medians(self) -> Mapping[str, float]:
-        """The median step time of each task that has made steps, in seconds."""
+        """Returns the median step time of each task that has made steps, in seconds."""
         return {task: statistics.median(values) for task, values in self._samples.items()}
 
     def report(self) -> str:
         """Names the slowest task and gives all medians; "" where no steps were made.
 
         In a synchronous job all steps last as long as the slowest task's. Where they are
-        alike, what tells tasks apart is how long each waits for its own input.
+        equal, the slowest task is the one that waits longest for its own input.
         """
         medians = self.medians()
         if not medians:
@@ -59,7 +59,7 @@ class StepTimes:
         return line
 
     def slowest(self) -> str:
-        """The task with the longest median step; of like ones, that with the slowest input."""
+        """Returns the task with the longest median step; of equal ones, the slowest input."""
         medians = self.medians()
         longest = max(medians.values())
         alike = [task for task, seconds in medians.items() if seconds >= 0.95 * longest]

@@ -1,4 +1,4 @@
-"""Watching the heartbeats of running tasks."""
+"""Watches the heartbeats of running tasks."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tfdist import heartbeat
 from tfdist.launch import stacks, stalls
 from tfdist.launch.process import TaskProcess
 from tfdist.launch.stalls import Sign
 from tfdist.launch.steps import StepTimes
+from tfdist.runtime import heartbeat
 
 # Between asking for stacks and judging: they have to come through the pipe.
 _STACK_SECONDS = 0.8
@@ -25,11 +25,11 @@ _WORK = ("serving", "training", "evaluating", "predicting", "saving", "done")
 
 @dataclass(frozen=True)
 class Stall:
-    """A task that is lost though it runs.
+    """A task that runs but makes no progress.
 
     Attributes:
         task: its name.
-        text: how it has stalled, as a clause about it.
+        text: a description of the stall, as a clause about the task.
     """
 
     task: str
@@ -38,7 +38,7 @@ class Stall:
 
 @dataclass
 class _Seen:
-    """What was seen of one run of one task."""
+    """The observations of one run of one task."""
 
     process: TaskProcess
     beat: heartbeat.Beat | None = None
@@ -48,7 +48,7 @@ class _Seen:
 
 
 class Watch:
-    """Looks at heartbeats: who has stalled, and how long steps take.
+    """Checks heartbeats for stalled tasks, and samples step times.
 
     Args:
         limit: the seconds without progress after which a task has stalled; 0.0 for never.
@@ -67,11 +67,11 @@ class Watch:
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def path(self, task: str) -> str:
-        """The file for a task's heartbeat."""
+        """Returns the file for a task's heartbeat."""
         return str(self._folder / task.replace("/", "-"))
 
     def forget(self, task: str) -> None:
-        """Removes what an earlier run of the task has left, before it is started."""
+        """Removes the files of an earlier run of the task, before it is started."""
         for path in (self.path(task), f"{self.path(task)}.fed"):
             with contextlib.suppress(OSError):
                 os.unlink(path)
@@ -79,12 +79,12 @@ class Watch:
         self._be_patient()
 
     def has_worked(self, task: str) -> bool:
-        """Whether the latest run of a task came so far as to do its work."""
+        """Returns whether the latest run of a task has begun its actual work."""
         beat = heartbeat.read(self.path(task))
         return beat is not None and beat.phase in _WORK
 
     def look(self, running: Mapping[str, TaskProcess], now: float) -> list[Stall]:
-        """Looks at all tasks; returns those that have stalled."""
+        """Checks all tasks; returns those that have stalled."""
         passed = 0.0 if self._looked is None else min(now - self._looked, _LONGEST_LOOK)
         self._looked = now
         for name, process in running.items():
@@ -111,12 +111,12 @@ class Watch:
         return found
 
     def stopped(self, running: Mapping[str, TaskProcess]) -> list[Stall]:
-        """The tasks whose process was stopped when it was last looked at, however long."""
+        """Returns the tasks whose process was stopped at the last check, for however long."""
         signs = [self._sign(name) for name in running if name in self._seen]
         return [Stall(s.task, stalls.describe(s, signs)) for s in signs if s.stopped]
 
     def next_time(self) -> float | None:
-        """When to look again at the latest, if that is sooner than usual."""
+        """Returns the latest time for the next check, if it is sooner than usual."""
         return self._judge_at
 
     def _take_in(self, name: str, process: TaskProcess, passed: float) -> None:
@@ -133,13 +133,13 @@ class Watch:
         seen.stopped = seen.stopped + passed if stopped else 0.0
 
     def _groups(self, running: Mapping[str, TaskProcess]) -> list[list[str]]:
-        """The running tasks, those that may wait for each other together."""
+        """Groups the running tasks: those that may wait for each other are in one group."""
         alone = [[name] for name in running if name.startswith("evaluator/")]
         group = [name for name in running if not name.startswith("evaluator/")]
         return alone + ([group] if group else [])
 
     def _be_patient(self) -> None:
-        """Gives all tasks their full time: something happened that they may have waited for."""
+        """Restarts the time limit of all tasks, which may have waited for what just happened."""
         for seen in self._seen.values():
             seen.idle = 0.0
 
@@ -149,7 +149,7 @@ class Watch:
         return Sign(name, seen.beat, seen.idle, seen.stopped, at)
 
     def _ask(self, group: Sequence[str]) -> None:
-        """Asks tasks for their stacks, which come out among their lines."""
+        """Asks tasks for their stacks, which they print among their lines."""
         for name in group:
             seen = self._seen[name]
             seen.process.output.recent.clear()

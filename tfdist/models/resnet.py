@@ -1,4 +1,4 @@
-"""ResNet50 as Keras builds it, with the settings distributed training needs."""
+"""Builds Keras' ResNet50 with the settings that distributed training needs."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ def resnet50(
     synchronized_batch_norm: bool = False,
     zero_gamma: bool = False,
 ) -> keras.Model:
-    """A ResNet50 with layers named as in `keras.applications.ResNet50`.
+    """Builds a ResNet50 with layers named as in `keras.applications.ResNet50`.
 
-    Under a mixed-precision policy its output is still of `keras.config.floatx()`.
+    Under a mixed-precision policy its output still has the type `keras.config.floatx()`.
 
     Args:
         input_shape: Height, width and channels; 32 x 32 at least.
-        classes: Outputs of the head.
+        classes: The number of classes.
         weights: A file of saved weights to start from (`.weights.h5`, `.h5` or
-            `.keras`) of a ResNet50 with the same channels. Where its head has
-            other classes, or it has none, the head starts fresh.
-        activation: Of the head; None for logits.
-        batch_norm_momentum: How much of the moving statistics each step keeps.
-            Keras' 0.99 has not settled after a hundred steps.
+            `.keras`) of a ResNet50 with the same channels. If its head has
+            other classes, or is absent, the head keeps its initial weights.
+        activation: The activation of the head; None for logits.
+        batch_norm_momentum: The fraction of the moving statistics that each step
+            keeps. Keras' 0.99 has not settled after a hundred steps.
         synchronized_batch_norm: Normalise over the global batch, not over each
             replica's slice. Slower, and equal to one device.
         zero_gamma: Start the last BatchNormalization of each block at 0, so
@@ -46,6 +46,11 @@ def resnet50(
 
     Raises:
         ConfigError: An argument is out of range, or `weights` is no such file.
+
+    Example:
+        >>> model = tfdist.models.resnet50(input_shape=(32, 32, 3), classes=10)
+        >>> model.output_shape, model.count_params()
+        ((None, 10), 23608202)
     """
     height, width, channels = _checked_shape(input_shape)
     if isinstance(classes, bool) or not isinstance(classes, int) or classes < 1:

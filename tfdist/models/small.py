@@ -1,4 +1,4 @@
-"""A convolutional net small enough for tests."""
+"""Builds a convolutional network small enough for tests."""
 
 from __future__ import annotations
 
@@ -16,20 +16,27 @@ def small_cnn(
     batch_norm: str = "none",
     activation: str | None = "softmax",
 ) -> keras.Model:
-    """Two convolutions and a dense head: about 1,500 parameters for the digits.
+    """Builds two convolutions and a dense head: about 1,500 parameters for the digits.
 
     Args:
         input_shape: Height, width and channels.
-        classes: Outputs of the head.
+        classes: The number of classes.
         batch_norm: "none", "plain" (each replica normalises its own slice) or
             "synchronized" (over the global batch).
-        activation: Of the head; None for logits.
+        activation: The activation of the head; None for logits.
 
     Returns:
         The model, not compiled.
 
     Raises:
-        ConfigError: `batch_norm` is none of the three.
+        ConfigError: `batch_norm` is not one of the three.
+
+    Example:
+        >>> with tfdist.mirrored_strategy(["CPU:0", "CPU:1"]).scope():
+        ...     model = tfdist.models.small_cnn(batch_norm="synchronized")
+        ...     model.compile("adam", "sparse_categorical_crossentropy", metrics=["accuracy"])
+        >>> model.output_shape
+        (None, 10)
     """
     if batch_norm not in _KINDS:
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""Training Keras models under any `tf.distribute` strategy."""
+"""Trains Keras models under any `tf.distribute` strategy."""
 
 from tfdist.training.trainer import Trainer
 

@@ -1,8 +1,8 @@
-"""Keras callbacks on many workers: all of them decide, one of them writes."""
+"""Makes Keras callbacks work on many workers: all workers call them, only the chief writes."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import sys
 from typing import Any
 
 import keras
@@ -19,33 +19,60 @@ _WRITERS = (
 
 def callback_list(
     model: keras.Model,
-    callbacks: Sequence[keras.callbacks.Callback] | None,
+    callbacks: Any,
     *,
     is_chief: bool,
-    verbose: int,
+    alone: bool = False,
+    last: keras.callbacks.Callback | None = None,
+    add_history: bool = False,
+    verbose: int | str,
     **params: Any,
 ) -> keras.callbacks.CallbackList:
     """Makes the callback list for this worker.
 
     Args:
         model: The model.
-        callbacks: The user's callbacks.
+        callbacks: The user's callbacks: one, several or a `CallbackList`.
         is_chief: Whether this worker prints and writes files.
-        verbose: 0, 1 (a bar) or 2 (a line an epoch).
+        alone: Whether one device trains, as with plain Keras.
+        last: A callback to be called behind the user's.
+        add_history: Whether a `History` is to be among them.
+        verbose: 0, 1 (a bar) or 2 (a line an epoch); "auto" is a bar on a terminal and a line
+            elsewhere. Only the chief prints.
         **params: `epochs` and `steps`, for the callbacks.
 
     Raises:
-        ConfigError: `BackupAndRestore` is among them, which has no chief.
+        ConfigError: `BackupAndRestore` is among them, which would write from every worker.
     """
+    if isinstance(callbacks, keras.callbacks.CallbackList):
+        if alone:
+            return callbacks
+        callbacks = callbacks.callbacks
+    if verbose == "auto":
+        verbose = 1 if sys.stdout.isatty() else 2
+    verbose = int(verbose) if is_chief else 0
     chosen = []
-    for callback in callbacks or ():
-        if isinstance(callback, keras.callbacks.BackupAndRestore):
+    for callback in keras.tree.flatten(callbacks) if callbacks else ():
+        if not alone and isinstance(callback, keras.callbacks.BackupAndRestore):
             raise ConfigError(
                 "callbacks: BackupAndRestore writes from every worker and forgets the step; "
                 "use Trainer(model, checkpoint_dir=...) instead"
             )
         if is_chief or not isinstance(callback, _WRITERS):
             chosen.append(callback)
+    if last is not None:
+        chosen.append(last)
     return keras.callbacks.CallbackList(
-        chosen, add_progbar=verbose != 0, model=model, verbose=verbose, **params
+        chosen,
+        add_history=add_history,
+        add_progbar=verbose != 0,
+        model=model,
+        verbose=verbose,
+        **params,
     )
+
+
+def history_of(every: keras.callbacks.CallbackList) -> keras.callbacks.History:
+    """The history that is kept among these callbacks; an empty one where none is."""
+    kept = (c for c in every.callbacks if isinstance(c, keras.callbacks.History))
+    return next(kept, None) or keras.callbacks.History()

@@ -9,6 +9,7 @@ import numpy as np
 
 from tests.training.conformance.setting import (
     BATCH,
+    ROWS,
     Recipe,
     Setting,
     batches,
@@ -104,12 +105,18 @@ def tensorboard(setting: Setting) -> Recipe:
 
 @feature("TerminateOnNaN", GROUP)
 def terminate_on_nan(setting: Setting) -> Recipe:
-    x = inputs()
-    x[3 * BATCH] = np.nan
+    # Not in the input: the network's ReLU makes zero of it.
+    weights = np.ones(ROWS, np.float32)
+    weights[3 * BATCH] = np.nan
     recipe = _few(keras.callbacks.TerminateOnNaN(), epochs=4)
-    recipe.fit |= {"x": batches(x, labels()), "validation_data": None}
-    recipe.after = lambda runner: {"stopped": recipe.model.stop_training}
+    recipe.fit |= {"x": batches(inputs(), labels(), weights), "validation_data": None}
+    recipe.after = lambda runner: _how_it_stopped(recipe.model)
     return recipe
+
+
+def _how_it_stopped(model: keras.Model) -> dict[str, Any]:
+    assert model.stop_training
+    return {"steps": model.optimizer.iterations.numpy()}
 
 
 class Diary(keras.callbacks.Callback):
@@ -151,42 +158,41 @@ def own_callbacks(setting: Setting) -> Recipe:
     return recipe
 
 
-class StopsInTheMidst(keras.callbacks.Callback):
-    """Stops training in the second epoch, before or after a batch."""
+class StopsAfterABatch(keras.callbacks.Callback):
+    """Stops training after the third batch of the second epoch."""
 
-    def __init__(self, after_batch: int | None) -> None:
-        super().__init__()
-        self.epoch = 0
-        if after_batch is not None:
-            self.on_train_batch_end = lambda batch, logs=None: self.stop(batch == after_batch)
+    epoch = 0
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         self.epoch = epoch
-        if "on_train_batch_end" not in vars(self):
-            self.stop()
 
-    def stop(self, now: bool = True) -> None:
-        if now and self.epoch == 1:
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        if (self.epoch, batch) == (1, 2):
             self.model.stop_training = True
 
 
-def _stopped_by_the_chief(setting: Setting, after_batch: int | None) -> Recipe:
-    recipe = _few(*([StopsInTheMidst(after_batch)] if setting.is_chief else []))
-    recipe.after = lambda runner: {
-        "stopped": recipe.model.stop_training,
-        "steps": recipe.model.optimizer.iterations.numpy(),
-    }
+class StopsBeforeABatch(keras.callbacks.Callback):
+    """Stops training before the first batch of the second epoch, which Keras then still makes."""
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        if epoch == 1:
+            self.model.stop_training = True
+
+
+def _for_the_chief(setting: Setting, callback: keras.callbacks.Callback) -> Recipe:
+    recipe = _few(*([callback] if setting.is_chief else []))
+    recipe.after = lambda runner: _how_it_stopped(recipe.model)
     return recipe
 
 
 @feature("stop_training after a batch, set on one worker only", GROUP)
 def stop_after_a_batch(setting: Setting) -> Recipe:
-    return _stopped_by_the_chief(setting, after_batch=2)
+    return _for_the_chief(setting, StopsAfterABatch())
 
 
 @feature("stop_training before a batch, set on one worker only", GROUP)
 def stop_before_a_batch(setting: Setting) -> Recipe:
-    return _stopped_by_the_chief(setting, after_batch=None)
+    return _for_the_chief(setting, StopsBeforeABatch())
 
 
 @feature("SwapEMAWeights", GROUP)
@@ -292,3 +298,39 @@ def _nothing() -> Any:
     import contextlib
 
     return contextlib.nullcontext()
+
+
+@feature("A new process goes on from a checkpoint", FILES, reference="slices")
+def resume(setting: Setting) -> Recipe:
+    def make() -> Recipe:
+        model = classifier(setting.normalization(momentum=0.5), setting.dropout(0.3, seed=5))
+        model.compile(sgd(), crossentropy(), metrics=["accuracy"])
+        recipe = classify(model)
+        recipe.evaluate = None
+        recipe.fit["epochs"] = 1
+        if setting.trainer:
+            recipe.trainer = {"checkpoint_dir": setting.folder / "checkpoints"}
+        return recipe
+
+    first = make()
+
+    def go_on(runner: Any) -> dict[str, Any]:
+        import tfdist
+
+        if not setting.trainer:
+            history = runner.fit(**first.fit | {"initial_epoch": 1, "epochs": 3}, verbose=0)
+            return _state(first.model, history)
+        with first.model.distribute_strategy.scope():
+            second = make()
+        trainer = tfdist.Trainer(second.model, **second.trainer)
+        history = trainer.fit(**second.fit | {"epochs": 3}, verbose=0)
+        return _state(second.model, history)
+
+    first.after = go_on
+    return first
+
+
+def _state(model: keras.Model, history: keras.callbacks.History) -> dict[str, Any]:
+    variables = (*model.weights, *model.optimizer.variables)
+    values = {str(number): variable.numpy() for number, variable in enumerate(variables)}
+    return values | {name: np.asarray(numbers) for name, numbers in history.history.items()}

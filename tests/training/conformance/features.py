@@ -7,6 +7,7 @@ from tests.training.conformance import (  # noqa: F401
     models,
     optimizers,
     overlapping,
+    replicas,
 )
 from tests.training.conformance.setting import FEATURES
 

@@ -27,10 +27,14 @@ class Run:
         loop: "tfdist" or "keras".
         where: A strategy, or none@N.
         features: Names of features.
+        root: The checkout whose code and suite run.
     """
 
-    def __init__(self, folder: Path, loop: str, where: str, features: Sequence[str]) -> None:
+    def __init__(
+        self, folder: Path, loop: str, where: str, features: Sequence[str], root: Path = ROOT
+    ) -> None:
         self.folder = folder
+        self._root = root
         self.features = list(features)
         self.name = f"{loop} {where}"
         jobs = JOBS.get(where)
@@ -41,7 +45,7 @@ class Run:
         folder.mkdir(parents=True, exist_ok=True)
         environment = {k: v for k, v in os.environ.items() if k != "TF_CONFIG"}
         environment |= {
-            "PYTHONPATH": str(ROOT),
+            "PYTHONPATH": str(root),
             "TF_CPP_MIN_LOG_LEVEL": "3",
             "CUDA_VISIBLE_DEVICES": "",
             "OMP_NUM_THREADS": "1",
@@ -64,7 +68,7 @@ class Run:
         with log.open("wb") as output:
             process = subprocess.Popen(
                 [*command, str(self.folder), loop, where, *self.features],
-                cwd=ROOT,
+                cwd=self._root,
                 env=environment,
                 stdin=subprocess.DEVNULL,
                 stdout=output,

@@ -176,17 +176,13 @@ def own_loss(setting: Setting) -> Recipe:
     return _fit(model, inputs(), targets(width=2))
 
 
-@feature(
-    'Loss with reduction "mean_with_sample_weight"',
-    GROUP,
-    refused=dict.fromkeys(
-        ("mirrored", "multi_worker_mirrored", "central_storage"), "loss.reduction"
-    ),
-)
+@feature('Loss with reduction "mean_with_sample_weight"', GROUP)
 def mean_with_sample_weight(setting: Setting) -> Recipe:
     model = classifier()
     model.compile(sgd(), crossentropy(reduction="mean_with_sample_weight"))
-    return Recipe(model, fit={"x": batches(inputs(), labels()), "epochs": 1})
+    weight = generator(4).uniform(0, 2, ROWS).astype("float32")
+    data = batches(inputs(), labels(), weight)
+    return Recipe(model, fit={"x": data, "epochs": 2}, evaluate={"x": data})
 
 
 def _fit(model: keras.Model, x: np.ndarray, y: np.ndarray) -> Recipe:

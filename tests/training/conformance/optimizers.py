@@ -9,7 +9,6 @@ import numpy as np
 
 from tests.training.conformance.setting import (
     BATCH,
-    STRATEGIES,
     TWO_REPLICAS,
     WIDTH,
     Recipe,
@@ -177,7 +176,7 @@ def mixed_float16(setting: Setting) -> Recipe:
 @feature(
     "Muon with weight decay",
     GROUP,
-    refused=dict.fromkeys(STRATEGIES, "weight_decay"),
+    refused=dict.fromkeys((*TWO_REPLICAS, "parameter_server"), "weight_decay"),
 )
 def muon_decay(setting: Setting) -> Recipe:
     return _regress(keras.optimizers.Muon(0.02))
@@ -199,7 +198,7 @@ def jit_compile(setting: Setting) -> Recipe:
 @feature(
     "gradient_accumulation_steps of the optimizer",
     GROUP,
-    refused=dict.fromkeys(STRATEGIES, "accumulate_steps"),
+    refused=dict.fromkeys((*TWO_REPLICAS, "parameter_server"), "accumulate_steps"),
 )
 def gradient_accumulation(setting: Setting) -> Recipe:
     return _regress(keras.optimizers.SGD(0.05, gradient_accumulation_steps=2))

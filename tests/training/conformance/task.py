@@ -19,7 +19,7 @@ import tfdist
 from tests.training.conformance import setting as setting_module
 from tests.training.conformance.cell import run_cell
 from tests.training.conformance.features import FEATURES
-from tfdist.training import parameter_server
+from tfdist.training.loops import parameter_server
 
 DEVICES = 2
 

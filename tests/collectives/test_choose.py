@@ -1,0 +1,80 @@
+"""Which transport is taken, and what is said where it cannot be had."""
+
+from __future__ import annotations
+
+import pytest
+import tensorflow as tf
+
+from tfdist.collectives import choose
+from tfdist.collectives.choose import make_transport
+from tfdist.collectives.layout import ReplicaLayout
+from tfdist.collectives.tensorflow import TensorFlowTransport
+from tfdist.collectives.transport import SingleReplica
+from tfdist.errors import ConfigError
+
+
+class Group:
+    """Three workers of which this is the first; the others say what it says, or something else."""
+
+    def __init__(self, local_replicas=1, others=None):
+        self.layout = ReplicaLayout(0, 3, local_replicas, 3 * local_replicas)
+        self.tasks = ["chief/0", "worker/0", "worker/1"]
+        self.is_chief, self.ring, self._others = True, None, others
+
+    def exchange(self, value):
+        return [value, value, value if self._others is None else self._others]
+
+
+class Strategy:
+    def __init__(self, device="/device:CPU:0"):
+        self.extended = self
+        self.worker_devices = (device,)
+
+
+def made(strategy, group, wanted="auto"):
+    return make_transport(strategy, group, wanted, wire_type=None, bytes_per_pack=0)
+
+
+def test_one_replica_needs_none():
+    class Alone(Group):
+        def __init__(self):
+            self.layout = ReplicaLayout()
+
+    assert isinstance(made(tf.distribute.get_strategy(), Alone()), SingleReplica)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "group", "reason"),
+    [
+        (Strategy("/device:GPU:0"), Group(), "replicas are on GPUs"),
+        (Strategy(), Group(local_replicas=2), "2 replicas a worker"),
+    ],
+)
+def test_where_the_ring_is_not_for(strategy, group, reason):
+    assert isinstance(made(strategy, group), TensorFlowTransport)
+    with pytest.raises(ConfigError, match=f"'ring' is given, but {reason}; allowed: "):
+        made(strategy, group, "ring")
+
+
+def test_where_it_cannot_be_made(monkeypatch):
+    monkeypatch.setattr(choose, "ring_of", lambda *_: (None, "worker/1 could not connect"))
+    assert isinstance(made(Strategy(), Group()), TensorFlowTransport)
+    with pytest.raises(ConfigError, match="'ring' is given, but worker/1 could not connect"):
+        made(Strategy(), Group(), "ring")
+
+
+def test_workers_must_want_the_same():
+    with pytest.raises(
+        ConfigError,
+        match=r"Trainer\(transport\): the workers want different ones "
+        r"\(chief/0 tensorflow, worker/0 tensorflow, worker/1 ring\); give all the same",
+    ):
+        made(Strategy(), Group(others=2), "tensorflow")
+
+
+def test_the_environment_says_what_auto_is(monkeypatch):
+    monkeypatch.setenv("TFDIST_TRANSPORT", "tensorflow")
+    assert isinstance(made(Strategy(), Group()), TensorFlowTransport)
+    monkeypatch.setenv("TFDIST_TRANSPORT", "pigeon")
+    with pytest.raises(ConfigError, match="TFDIST_TRANSPORT: 'pigeon'"):
+        made(Strategy(), Group())

@@ -1,0 +1,104 @@
+"""The trainer program, in one process."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from tfdist.cluster import Cluster
+from tfdist.errors import ConfigError
+
+PLAIN = """
+import sys
+import numpy as np, keras
+assert "tfdist" not in sys.modules
+model = keras.models.load_model(sys.argv[1])
+np.save(sys.argv[3], model.predict(np.load(sys.argv[2]), verbose=0))
+assert model.optimizer.iterations > 0
+assert "tfdist" not in sys.modules
+"""
+
+
+def settings(output):
+    return {
+        "strategy": "mirrored",
+        "model": "small_cnn",
+        "image_size": 16,
+        "epochs": 2,
+        "per_replica_batch": 16,
+        "base_learning_rate": 0.5,
+        "synchronized_batch_norm": True,
+        "output_dir": str(output),
+        "checkpoint_dir": str(output / "checkpoints"),
+    }
+
+
+@pytest.fixture(scope="module")
+def finished(devices, tmp_path_factory):
+    from tfdist.programs import train as run
+
+    output = tmp_path_factory.mktemp("run")
+    options = run.TrainOptions(**settings(output))
+    return run.train(Cluster.local(), options), output
+
+
+def test_it_ends_with_a_table(finished):
+    summary, output = finished
+    text = str(summary)
+    for row in ("test accuracy", "images per second", "global batch", "learning rate", "model"):
+        assert row in text
+    assert str(output / "model.keras") in text
+    assert summary.replicas == 4
+
+
+def test_plan_and_history_are_saved_beside_the_model(finished):
+    summary, output = finished
+    assert json.loads((output / "plan.json").read_text())["global_batch"] == 64
+    history = json.loads((output / "history.json").read_text())
+    assert len(history["val_accuracy"]) == 2
+    assert history["val_accuracy"][-1] == summary.metrics["val_accuracy"]
+
+
+def test_plain_keras_loads_the_model_and_predicts_the_same(finished, tmp_path):
+    import keras
+
+    _, output = finished
+    images = np.random.default_rng(0).normal(size=(8, 16, 16, 3)).astype("float32")
+    np.save(tmp_path / "images.npy", images)
+    arguments = [output / "model.keras", tmp_path / "images.npy", tmp_path / "plain.npy"]
+    subprocess.run(
+        [sys.executable, "-c", PLAIN, *map(str, arguments)], check=True, timeout=120, cwd=tmp_path
+    )
+    here = keras.models.load_model(output / "model.keras").predict(images, verbose=0)
+    np.testing.assert_array_equal(np.load(tmp_path / "plain.npy"), here)
+
+
+def test_going_on_with_fewer_replicas_says_what_changes(finished, capsys):
+    """The last test of this run: it changes what the run has left."""
+    from tfdist.programs import train as run
+
+    _, output = finished
+    options = run.TrainOptions(**settings(output) | {"strategy": "one_device", "epochs": 3})
+    summary = run.train(Cluster.local(), options)
+    said = capsys.readouterr()
+    assert "changed: global batch: 64 = 16 x 4 replicas before, 16 = 16 x 1 replicas" in said.out
+    assert "changed: learning rate: 0.125 = 0.5 for 256, linear before, 0.03125" in said.out
+    assert "epoch 3, step 0; now replicas 4 to 1" in said.err
+    assert "global batch 64 to 16 (the rate is as compiled now" in said.err
+    # Two epochs of 23 steps were done; the schedule goes on after two of 93, and ends in its end.
+    import keras
+
+    model = keras.models.load_model(output / "model.keras")
+    steps = int(model.optimizer.iterations)
+    assert abs(steps - summary.plan.total_steps) <= 4
+    assert json.loads((output / "plan.json").read_text())["global_batch"] == 16
+
+
+def test_an_output_directory_that_cannot_be_written_is_refused_first(tmp_path):
+    from tfdist.programs import train as run
+
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match="output_dir"):
+        run.train(Cluster.local(), run.TrainOptions(output_dir=str(tmp_path / "file" / "below")))

@@ -1,0 +1,55 @@
+"""A process meets the others once, whoever asks."""
+
+import pytest
+
+from tfdist.cluster import Cluster
+from tfdist.errors import ConfigError
+from tfdist.rendezvous import once as meeting
+
+JOBS = {"worker": ["127.0.0.1:1111", "127.0.0.1:1112"]}
+
+
+@pytest.fixture
+def meetings(monkeypatch):
+    held: list[tuple[str, float, str]] = []
+    monkeypatch.setattr(
+        meeting,
+        "rendezvous",
+        lambda cluster, timeout, job: held.append((str(cluster.task), timeout, job)),
+    )
+    monkeypatch.setattr(meeting, "_met", set())
+    return held
+
+
+def test_the_second_to_ask_finds_it_done(meetings):
+    cluster = Cluster.from_cluster_spec(JOBS)
+    meeting.meet(cluster, 5.0, job="train")
+    meeting.meet(cluster)
+    assert meetings == [("worker/0", 5.0, "train")]
+
+
+def test_a_meeting_that_failed_is_held_again(meetings, monkeypatch):
+    cluster = Cluster.from_cluster_spec(JOBS)
+
+    def fail(*_: object, **__: object) -> None:
+        raise ConfigError("foreign")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(meeting, "rendezvous", fail)
+        with pytest.raises(ConfigError):
+            meeting.meet(cluster)
+    meeting.meet(cluster)
+    assert len(meetings) == 1
+
+
+def test_the_wait_comes_from_the_environment(monkeypatch):
+    assert meeting.wait_seconds() == 300.0
+    monkeypatch.setenv("TFDIST_WAIT", "12.5")
+    assert meeting.wait_seconds() == 12.5
+
+
+@pytest.mark.parametrize("text", ["soon", "-1", "nan", "inf"])
+def test_a_wait_that_is_no_time_is_refused(monkeypatch, text):
+    monkeypatch.setenv("TFDIST_WAIT", text)
+    with pytest.raises(ConfigError, match="TFDIST_WAIT"):
+        meeting.wait_seconds()

@@ -1,0 +1,93 @@
+"""TensorFlow starts without remarks, and nothing else that is said meanwhile is lost."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tfdist.runtime import startup
+
+REMARKS = [
+    "WARNING: All log messages before absl::InitializeLog() is called are written to STDERR",
+    "I0000 00:00:1795313136.429271    2109 port.cc:153] oneDNN custom operations are on.",
+    "W0000 00:00:1795313136.429271    2109 gpu_device.cc:2431] Cannot dlopen some libraries",
+    "E0000 00:00:1795313140.055905    2109 cuda_platform.cc:52] failed call to cuInit",
+    "To enable the following instructions: AVX2 FMA, in other operations, rebuild.",
+]
+
+
+START = """
+import os, sys
+from tfdist.runtime.startup import start_tensorflow
+start_tensorflow()
+print("tensorflow" in sys.modules, os.environ.get("TF_CPP_MIN_LOG_LEVEL"))
+"""
+# In the place of TensorFlow: says on standard error what it is told to say.
+STAND_IN = """
+import os
+os.write(2, os.environ["SAYS"].encode())
+class config:
+    def list_physical_devices():
+        os.write(2, b"E0000 00:00:1 of the devices\\nan error\\n")
+"""
+
+
+def started(program: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    kept = {k: v for k, v in os.environ.items() if k != "TF_CPP_MIN_LOG_LEVEL"}
+    return subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        env=kept | environment,
+        timeout=120,
+    )
+
+
+def test_tensorflow_starts_and_says_nothing() -> None:
+    done = started(START + "import tfdist\ntfdist.virtual_devices(2)")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "True 2\n", "")
+
+
+@pytest.mark.parametrize(("given", "level"), [({}, "2"), ({"TF_CPP_MIN_LOG_LEVEL": "1"}, "1")])
+def test_what_is_said_at_its_start_is_sifted(
+    tmp_path: Path, given: dict[str, str], level: str
+) -> None:
+    (tmp_path / "tensorflow.py").write_text(STAND_IN)
+    says = "\n".join([REMARKS[0], "a warning", *REMARKS[1:], ""])
+    path = f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
+    done = started(START, SAYS=says, PYTHONPATH=path, **given)
+    assert (done.stdout, done.stderr) == (f"True {level}\n", "a warning\nan error\n")
+
+
+def test_nothing_is_done_where_it_is_imported_or_the_remarks_are_asked_for() -> None:
+    done = started("import sys\nsys.modules['tensorflow'] = None\n" + START)
+    assert (done.stdout, done.stderr) == ("True None\n", "")
+    done = started(START, TF_CPP_MIN_LOG_LEVEL="0")
+    assert (done.stdout, done.stderr) == ("False 0\n", "")
+
+
+def test_remarks_are_left_out_and_the_rest_is_passed_on(capfd: pytest.CaptureFixture[str]) -> None:
+    kept = ["  I0000 is not at the start", "I0001 something else", "a line of a user's", ""]
+    with startup._without_remarks():
+        for line in [*REMARKS, *kept, *REMARKS]:
+            os.write(2, f"{line}\n".encode())
+        print("of Python", file=sys.stderr)
+        print("to standard output")
+        os.write(2, b"without an end")
+    said = capfd.readouterr()
+    assert said.out == "to standard output\n"
+    assert sorted(said.err.split("\n")) == sorted([*kept, "of Python", "without an end"])
+
+
+def test_what_was_said_is_not_lost_when_the_import_fails(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(ImportError), startup._without_remarks():
+        os.write(2, REMARKS[0].encode() + b"\nthe reason\n")
+        raise ImportError
+    os.write(2, b"afterwards\n")
+    assert capfd.readouterr().err == "the reason\nafterwards\n"

@@ -1,0 +1,170 @@
+"""Whatever a user hands over as data comes as the batches that Keras would make of it."""
+
+from __future__ import annotations
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tfdist.collectives.layout import ReplicaLayout
+from tfdist.errors import ConfigError
+from tfdist.training.input.adapters import make_feed, split_arrays
+
+X = np.arange(10, dtype="float64")[:, None]
+Y = np.arange(10) % 3
+ALONE = ReplicaLayout()
+
+
+def elements(x, y=None, sample_weight=None, *, epoch=0, first=0, layout=ALONE, **options) -> list:
+    """The elements of an epoch: data as arrays, and the rows it was cut from."""
+    feed = make_feed(x, y, sample_weight, layout=layout, **options)
+    feed.sample()
+    passed = feed.epoch(epoch, first=first)
+    found = []
+    while passed.peek() if passed.steps is None else first + len(found) < passed.steps:
+        data, rows = passed.pop()
+        found.append((tf.nest.map_structure(np.asarray, data), int(rows)))
+    return found
+
+
+def batches(begin: int = 0) -> tf.data.Dataset:
+    return tf.data.Dataset.from_tensor_slices((X[begin:], Y[begin:])).batch(4)
+
+
+class Sequence(keras.utils.PyDataset):
+    def __len__(self):
+        return 3
+
+    def __getitem__(self, index):
+        piece = slice(4 * index, 4 * index + 4)
+        return [X[piece], X[piece]], Y[piece]
+
+
+def generated():
+    for index in range(3):
+        yield Sequence()[index]
+
+
+def test_arrays_come_in_batches_as_float32_with_a_default_size():
+    (first, rows), *_, (last, _) = elements(X, Y, np.ones(10), batch_size=4)
+    assert [part.dtype for part in first] == ["float32", Y.dtype, "float32"]
+    assert rows == 4
+    assert last[0].tolist() == [[8], [9]]
+    many = np.zeros((70, 1), "int8")
+    assert [(len(x), x.dtype) for x, _ in elements(many)] == [(n, "int8") for n in (32, 32, 6)]
+
+
+def test_structures_of_arrays_stay():
+    ((data, _),) = elements({"a": X, "b": [X, X + 1]}, {"p": Y}, batch_size=10)
+    x, y = data
+    assert sorted(x) == ["a", "b"]
+    assert isinstance(x["b"], tuple)  # tf.data takes lists for tensors.
+    assert x["b"][1][0, 0] == 1
+    assert y["p"].tolist() == Y.tolist()
+
+
+def test_an_element_that_is_no_tuple_is_the_inputs():
+    dataset = tf.data.Dataset.from_tensor_slices(X).batch(4)
+    assert elements(dataset)[0][0].tolist() == [[0], [1], [2], [3]]
+    named = tf.data.Dataset.from_tensor_slices({"a": X}).batch(4)
+    assert elements(named)[0][0]["a"].shape == (4, 1)
+    pair = tf.data.Dataset.from_tensor_slices(((X, X + 1),)).batch(4)
+    (inputs,) = elements(pair)[0][0]  # not inputs and targets
+    assert inputs[1].tolist() == [[1], [2], [3], [4]]
+
+
+@pytest.mark.parametrize("kind", ["arrays", "dataset", "py_dataset", "generator", "function"])
+def test_any_kind_of_data_can_start_at_a_later_batch(kind):
+    data = {
+        "arrays": (X, Y),
+        "dataset": (batches(),),
+        "py_dataset": (Sequence(),),
+        "generator": (generated(),),
+        "function": (lambda context: batches(),),
+    }[kind]
+    options = {"batch_size": 4} if kind == "arrays" else {}
+    found = elements(*data, first=1, **options)
+    assert [data[-1].tolist() for data, _ in found] == [Y[4:8].tolist(), Y[8:].tolist()]
+    assert [rows for _, rows in found] == [4, 2]
+
+
+def test_each_worker_gets_its_part_and_knows_of_the_whole():
+    layout = ReplicaLayout(worker=1, workers=2, local_replicas=2, replicas=4)
+    for data in (batches(), Sequence()):
+        found = elements(data, layout=layout)
+        assert [part[-1].tolist() for part, _ in found] == [[2, 0], [0, 1], [0]]
+        assert [rows for _, rows in found] == [4, 4, 2]
+
+
+def test_a_function_is_given_what_it_takes_and_its_rows_are_the_workers_own():
+    seen = []
+
+    def function(context, epoch, first_batch):
+        seen.append((context.input_pipeline_id, context.num_input_pipelines, epoch, first_batch))
+        assert context.num_replicas_in_sync == 6
+        return batches(4 * first_batch)
+
+    layout = ReplicaLayout(worker=1, workers=3, local_replicas=2, replicas=6)
+    feed = make_feed(function, layout=layout)
+    assert not feed.whole
+    passed = feed.epoch(5, exchange=lambda length: [length] * 3, first=1)
+    assert seen == [(1, 3, 5, 1)]
+    assert [int(passed.pop()[1]) for _ in range(2)] == [4, 2]
+    assert make_feed(function, layout=ALONE).whole
+
+
+def test_data_that_reshuffles_goes_on_where_an_earlier_run_had_come():
+    def shuffled() -> tf.data.Dataset:
+        return tf.data.Dataset.from_tensor_slices(X).shuffle(10, seed=1).batch(10)
+
+    feed, again = (make_feed(shuffled(), layout=ALONE) for _ in range(2))
+    orders = [feed.epoch(epoch).pop()[0].numpy().ravel().tolist() for epoch in range(3)]
+    assert len({tuple(order) for order in orders}) == 3
+    again.resume(0, 2, 0)
+    assert again.epoch(2).pop()[0].numpy().ravel().tolist() == orders[2]
+    told = []
+    sequence = Sequence()
+    sequence.on_epoch_end = lambda: told.append(1)
+    make_feed(sequence, layout=ALONE).resume(1, 3, 0)
+    assert len(told) == 2
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [Y, Y[:, None], Y.astype("float32"), np.eye(4, dtype="float32")[Y]],
+    ids=["whole", "column", "float", "one-hot"],
+)
+def test_class_weights_go_by_any_form_of_label(labels):
+    (((_, y, weight), _),) = elements(X, labels, batch_size=10, class_weight={0: 0.5, 1: 2.0})
+    assert y.shape == labels.shape
+    assert weight.tolist() == [{0: 0.5, 1: 2.0, 2: 1.0}[label] for label in Y]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        ({"x": Sequence(), "y": Y}, "y: given beside data"),
+        ({"x": Sequence(), "sample_weight": Y}, "sample_weight: given beside.*Sequence"),
+        ({"x": Sequence(), "batch_size": 4}, "batch_size: 4"),
+        ({"x": X, "y": {"p": Y}, "class_weight": {0: 1.0}}, "one target only"),
+        ({"x": X, "class_weight": {0: 1.0}}, "one target only"),
+        ({"x": X, "y": Y, "sample_weight": Y, "class_weight": {0: 1.0}}, "one of them"),
+    ],
+)
+def test_arguments_that_do_not_go_together(arguments, named):
+    with pytest.raises(ConfigError, match=named):
+        make_feed(**arguments, layout=ALONE).sample()
+
+
+def test_the_last_part_of_arrays_is_validated_on():
+    (x, y, none), (x_last, y_last, _) = split_arrays({"a": X}, Y, None, 0.25)
+    assert (len(x["a"]), len(y), none) == (7, 7, None)
+    assert x_last["a"].tolist() == X[7:].tolist()
+    assert y_last.tolist() == Y[7:].tolist()
+    for fraction in (0, 1, -0.5):
+        with pytest.raises(ConfigError, match="validation_split"):
+            split_arrays(X, Y, None, fraction)
+    for data in (tf.data.Dataset.range(3), lambda context: None):
+        with pytest.raises(ConfigError, match="arrays only"):
+            split_arrays(data, None, None, 0.5)

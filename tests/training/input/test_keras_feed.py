@@ -1,0 +1,110 @@
+"""Epochs of one device go on, end and are resumed as those of Keras' own iterator."""
+
+from __future__ import annotations
+
+import pytest
+import tensorflow as tf
+
+from tfdist.training.input.keras_feed import Batches, KerasFeed
+
+
+def numbers(epoch: int = 0, first: int = 0) -> tf.data.Dataset:
+    """Five batches of two rows, those of epoch 1 from 100 on."""
+    start = 100 * epoch
+    return tf.data.Dataset.range(start, start + 10).batch(2).skip(first)
+
+
+def taken(passed, first: int = 0) -> list[int]:
+    """The first row of each batch of an epoch, from one of them on."""
+    found = []
+    while passed.peek() if passed.steps is None else first + len(found) < passed.steps:
+        found.append(int(passed.pop()[0]))
+    return found
+
+
+def test_each_epoch_is_the_data_once():
+    feed = KerasFeed(Batches(numbers, lambda: 5), None)
+    assert feed.whole
+    assert [taken(feed.epoch(epoch)) for epoch in range(2)] == [
+        [0, 2, 4, 6, 8],
+        [100, 102, 104, 106, 108],
+    ]
+    part = feed.epoch(1, first=3)
+    assert (part.steps, int(part.pop()[0]), int(part.pop()[0])) == (5, 106, 108)
+
+
+def test_the_end_of_data_of_unknown_length_shows_when_it_is_reached():
+    feed = KerasFeed(Batches(numbers, lambda: None), None)
+    first = feed.epoch(0)
+    assert first.steps is None
+    assert not first.may_be_empty
+    assert taken(first) == [0, 2, 4, 6, 8]
+    second = feed.epoch(1)
+    assert second.may_be_empty
+    assert taken(second)[0] == 100
+
+
+def test_fixed_steps_go_on_over_epochs_and_warn_where_the_data_ends():
+    feed = KerasFeed(Batches(numbers, lambda: 5), 2)
+    found = []
+    for epoch in (0, 1):
+        found.append(taken(feed.epoch(epoch)))
+        feed.end_epoch()
+    with pytest.warns(UserWarning, match="ran out of data"):
+        found.append(taken(feed.epoch(2)))
+    feed.end_epoch()
+    found.append(taken(feed.epoch(3)))
+    assert found == [[0, 2], [4, 6], [8], [300, 302]]
+    feed.restart()
+    assert taken(feed.epoch(4)) == [400, 402]
+    endless = KerasFeed(Batches(numbers, lambda: None), 3)
+    assert taken(endless.epoch(0)) == [0, 2, 4]
+    with pytest.warns(UserWarning, match="ran out of data"):
+        assert taken(endless.epoch(1)) == [6, 8]
+
+
+def test_counting_the_rows_of_a_batch_loses_none():
+    feed = KerasFeed(Batches(numbers, lambda: 5), None)
+    assert feed.rows == 2
+    assert taken(feed.epoch(0)) == [0, 2, 4, 6, 8]
+    told = KerasFeed(Batches(lambda epoch, first: pytest.fail("read"), lambda: 5, lambda: 7), None)
+    assert told.rows == 7
+    assert KerasFeed(Batches(lambda epoch, first: numbers().take(0), lambda: 0), None).rows == 0
+
+
+def reshuffled() -> Batches:
+    dataset = tf.data.Dataset.range(10).shuffle(10, seed=3).batch(2)
+    return Batches(lambda epoch, first: dataset.skip(first), lambda: 5, counts_reads=True)
+
+
+@pytest.mark.filterwarnings("ignore:Your input ran out of data")
+@pytest.mark.parametrize("counts_rows", [False, True])
+@pytest.mark.parametrize("to", [0, 3])
+@pytest.mark.parametrize(("steps", "step"), [(None, 0), (2, 0), (2, 1)])
+def test_data_that_reshuffles_is_resumed_in_its_order(steps, step, to, counts_rows):
+    feed, again = (KerasFeed(reshuffled(), steps) for _ in range(2))
+    orders = []
+    for epoch in range(4):
+        orders.append(taken(feed.epoch(epoch)))
+        feed.end_epoch()
+    assert len({tuple(order) for order in orders}) == 4
+    if counts_rows:
+        assert again.rows == 2
+    again.resume(0, to, step)
+    assert taken(again.epoch(to, first=step), step) == orders[to][step:]
+
+
+def test_the_data_is_told_of_beginnings_and_ends():
+    told = []
+    batches = Batches(
+        numbers,
+        lambda: 5,
+        begin_epoch=lambda: told.append("begin"),
+        end_epoch=lambda: told.append("end"),
+    )
+    feed = KerasFeed(batches, None)
+    taken(feed.epoch(0))
+    feed.end_epoch()
+    assert told == ["begin", "end"]
+    KerasFeed(batches, None).resume(0, 2, 0)
+    assert told == ["begin", "end", "end", "end"]

@@ -1,0 +1,226 @@
+"""Each batch counts once, whichever worker has it, and answers are taken in their order."""
+
+from __future__ import annotations
+
+import ast
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.collectives.workers import run_tasks
+from tests.training.loops.made import (
+    BATCH,
+    X,
+    Y,
+    linear,
+    numbers,
+    plain_logs,
+    plain_weights,
+    strategy_of,
+    weight,
+)
+from tfdist.collectives.layout import ReplicaLayout
+from tfdist.training.input.adapters import make_feed
+from tfdist.training.loops import parameter_server
+from tfdist.training.loops.parameter_server import ParameterServerLoop
+from tfdist.training.step.build import build
+
+LOST = tf.errors.UnavailableError(
+    None, None, "GRPC error information from remote target /job:worker/replica:0/task:1"
+)
+
+
+class Answer:
+    """What comes of a batch, computed when it is asked for; some answers are lost first."""
+
+    def __init__(self, coordinator, function, args):
+        self._of = coordinator
+        self._compute = lambda: function(*args)
+
+    def fetch(self):
+        if self._of.errors:
+            raise self._of.errors.pop(0)
+        self._of.under_way -= 1
+        return self._compute()
+
+
+class Coordinator:
+    """Hands batches out to this process, which is its only worker."""
+
+    def __init__(self):
+        self.under_way = self.most = self.asked = 0
+        self.errors = []
+
+    def schedule(self, function, args):
+        self.under_way += 1
+        self.most = max(self.most, self.under_way)
+        return Answer(self, function, args)
+
+    def done(self):
+        self.asked += 1
+        return False
+
+
+@pytest.fixture
+def strategy(devices):
+    return strategy_of("one_device", devices)
+
+
+def epoch_of(*data, number=0, first=0):
+    """An epoch of the data as the chief of ParameterServerStrategy reads it."""
+    x, y = data or (X, Y)
+    feed = make_feed(x, y, layout=ReplicaLayout(), batch_size=BATCH if y is not None else None)
+    return feed.epoch(number, first=first)
+
+
+def make(strategy, workers=0, **options):
+    """A model, its loop, and the coordinator that sees to so many workers."""
+    model, coordinator = linear(strategy, **options), Coordinator()
+    build(model, strategy, (tf.constant(X), tf.constant(Y)))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(parameter_server, "_count_workers", lambda: workers)
+        loop = ParameterServerLoop(model, strategy, coordinator)
+    loop.reset_metrics()
+    return model, loop, coordinator
+
+
+@pytest.mark.parametrize("workers", [0, 1, 2])
+def test_every_batch_is_trained_on_once_in_the_end(strategy, workers):
+    model, loop, coordinator = make(strategy, workers)
+    for number in range(2):
+        loop.reset_metrics()
+        epoch = epoch_of(number=number)
+        loop.train(epoch, 2)
+        loop.train(epoch, 1)
+        loop.finish_epoch()
+        assert coordinator.under_way == 0
+        begun = [0.0, *plain_weights(epochs=2)][3 * number : 3 * number + 3]
+        assert numbers(loop.logs()) == plain_logs(begun)
+    assert weight(model) == plain_weights(epochs=2)[-1]
+    assert int(model.optimizer.iterations.numpy()) == 6
+    # One that each worker computes on, one that waits, and the one that is being handed out.
+    assert coordinator.most == min(3, 2 * workers + 1)
+
+
+def test_evaluation_counts_all_rows_and_changes_nothing(strategy):
+    model, loop, _ = make(strategy, workers=2)
+    model.set_weights([np.array([[0.5]])])
+    loop.test(epoch_of(), 3)
+    loop.finish_epoch()
+    assert numbers(loop.logs()) == plain_logs([0.5] * 3)
+    assert (weight(model), int(model.optimizer.iterations.numpy())) == (0.5, 0)
+
+
+def test_predictions_are_fetched_in_the_order_they_were_asked_for(strategy):
+    model, loop, _ = make(strategy, workers=2)
+    model.set_weights([np.array([[2.0]])])
+    epoch = epoch_of()
+    outputs = [loop.predict(epoch) for _ in range(epoch.steps)]
+    assert np.concatenate([loop.fetch(o) for o in outputs]).tolist() == (2 * X).tolist()
+
+
+def test_a_batch_whose_answer_is_lost_counts_once(strategy):
+    model, loop, coordinator = make(strategy)
+    coordinator.errors = [LOST, LOST]
+    loop.train(epoch_of(), 3)
+    loop.settle()
+    assert coordinator.asked == 2
+    assert (weight(model), int(model.optimizer.iterations.numpy())) == (plain_weights()[-1], 3)
+
+
+def test_what_is_not_a_lost_worker_is_not_waited_for(strategy):
+    gone = "GRPC error information from remote target /job:ps/replica:0/task:0 while calling"
+    for error in (
+        tf.errors.UnavailableError(None, None, gone),
+        tf.errors.InvalidArgumentError(None, None, "labels out of range"),
+    ):
+        _, loop, coordinator = make(strategy)
+        coordinator.errors = [error]
+        with pytest.raises(type(error)):
+            loop.train(epoch_of(), 1)
+        assert coordinator.asked == 0
+
+
+def test_a_step_whose_gradient_overflowed_is_not_counted(strategy):
+    scaled = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(2.0**-4), initial_scale=2.0)
+    model, loop, _ = make(strategy, workers=1, optimizer=scaled)
+    for y in (np.float32("inf"), 3.0):
+        data = tf.data.Dataset.from_tensors((X[:1], np.array([[y]], "float32")))
+        loop.train(epoch_of(data, None), 1)
+    loop.settle()
+    assert int(model.optimizer.inner_optimizer.iterations.numpy()) == 1
+    assert weight(model) == 2 * 3.0 / 16
+
+
+def test_an_epoch_goes_on_from_its_progress(strategy):
+    model, loop, _ = make(strategy, workers=2)
+    loop.train(epoch_of(), 2)
+    loop.settle()
+    progress = loop.progress()
+    resumed, loop, _ = make(strategy)
+    resumed.set_weights(model.get_weights())
+    resumed.optimizer.iterations.assign(2)
+    loop.resume([tf.constant(total) for total in progress.totals], progress.logs)
+    loop.train(epoch_of(first=2), 1)
+    assert numbers(loop.logs()) == plain_logs([0.0, *plain_weights()[:2]])
+    assert int(resumed.optimizer.iterations.numpy()) == 3
+    loop.resume(None, {"own": 2.0})
+    assert numbers(loop.logs()) == {"loss": 0.0, "mae": 0.0, "own": 2.0}
+
+
+def test_metrics_that_keep_no_sums_see_the_rows_of_all_batches(strategy):
+    metric = keras.metrics.PearsonCorrelation(axis=0)
+    model, loop, _ = make(strategy, workers=2, metrics=[metric])
+    model.set_weights([np.array([[1.0]])])
+    for first in (0, 4):
+        loop.test(epoch_of(X[first : first + 4], Y[first : first + 4]), 1)
+    loop.finish_epoch()
+    each = [np.corrcoef(X[i : i + 4, 0], Y[i : i + 4, 0])[0, 1] for i in (0, 4)]
+    logs = numbers(loop.logs())
+    np.testing.assert_allclose(logs["pearson_correlation"], np.mean(each), rtol=1e-5)
+
+
+PROGRAM = """
+import tfdist
+
+cluster = tfdist.Cluster.from_environment()
+if not tfdist.serve(cluster):
+    from tests.training.loops.made import BATCH, X, Y, linear, weight
+    from tfdist.training.loops import parameter_server
+
+    strategy = tfdist.build_strategy("parameter_server", cluster)
+    model = linear(strategy)
+    trainer = tfdist.Trainer(model)
+    parameter_server._PER_WORKER = 0  # The workers take turns.
+    workers = parameter_server._count_workers()
+    fit = trainer.fit(X, Y, batch_size=BATCH, epochs=2, shuffle=False, verbose=0)
+    outputs = trainer.predict(X, batch_size=2, verbose=0)
+    found = {
+        "workers": workers,
+        "logs": [{name: values[i] for name, values in fit.history.items()} for i in range(2)],
+        "weight": weight(model),
+        "iterations": int(model.optimizer.iterations.numpy()),
+        "in order": outputs.tolist() == (weight(model) * X).tolist(),
+    }
+    print("FOUND", found, flush=True)
+"""
+
+
+@pytest.mark.cluster
+def test_two_workers_and_a_ps_make_the_steps_of_one_device(tmp_path, monkeypatch, pytestconfig):
+    monkeypatch.setenv("PYTHONPATH", str(pytestconfig.rootpath), prepend=":")
+    ends = run_tasks(tmp_path, PROGRAM, {"chief": 1, "worker": 2, "ps": 1})
+    for task, (code, output) in ends.items():
+        assert code == 0, f"{task}: {output}"
+    said = ends["chief/0"][1].splitlines()
+    (line,) = [line for line in said if line.startswith("FOUND ")]
+    weights = [0.0, *plain_weights(epochs=2)]
+    assert ast.literal_eval(line.removeprefix("FOUND ")) == {
+        "workers": 2,
+        "logs": [plain_logs(weights[:3]), plain_logs(weights[3:6])],
+        "weight": weights[-1],
+        "iterations": 6,
+        "in order": True,
+    }

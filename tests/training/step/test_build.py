@@ -1,0 +1,101 @@
+"""All variables are made before the first step, from one row, and none has learned from it."""
+
+from __future__ import annotations
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tfdist
+from tests.training.step.replicas import X, Y, dense, tensors
+from tfdist.training.step.build import build
+
+
+class Lazy(keras.Model):
+    """Makes its variables when called."""
+
+    calls = 0
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = keras.layers.Dense(4), keras.layers.Dense(1)
+
+    def call(self, x):
+        type(self).calls += 1
+        return self.last(self.first(x))
+
+
+@pytest.fixture
+def mirrored(devices):
+    return tfdist.mirrored_strategy(devices[:2])
+
+
+@pytest.mark.parametrize("make", [Lazy, dense])
+def test_weights_optimizer_and_metrics_are_made_under_the_strategy_and_hold_nothing(mirrored, make):
+    with mirrored.scope():
+        model = make()
+        model.compile("adam", "mse", metrics=["mae"], weighted_metrics=["mse"])
+    data = tensors((X, Y, np.ones(7, "float32")))
+    build(model, mirrored, data)
+    assert model.built
+    assert model.optimizer.built
+    assert len(model.optimizer.variables) == 2 + 2 * len(model.trainable_variables)
+    made = [*model.trainable_variables, *model.optimizer.variables]
+    assert all(mirrored.extended.variable_created_in_scope(v.value) for v in made)
+    names = {metric.name for metric in model.metrics[1].metrics}
+    assert names == {"mae", "mse"}
+    assert len(model.metrics_variables) == 6  # total and count of the loss, mae and mse
+    assert not any(v.numpy().any() for v in model.metrics_variables)
+    weights = model.get_weights()
+    build(model, mirrored, data)
+    assert all(np.array_equal(a, b) for a, b in zip(weights, model.get_weights(), strict=True))
+    assert len(model.metrics_variables) == 6
+
+
+def test_data_without_targets_is_enough_to_predict(mirrored):
+    with mirrored.scope():
+        model = Lazy()
+    build(model, mirrored, tf.constant(X))
+    assert [tuple(v.shape) for v in model.trainable_variables] == [(3, 4), (4,), (4, 1), (1,)]
+    Lazy.calls = 0
+    build(model, mirrored, tf.constant(X))
+    assert Lazy.calls == 0  # Nothing is left to be made.
+
+
+def test_one_row_is_used(mirrored):
+    class Seen(Lazy):
+        def call(self, x):
+            seen.append(tuple(x.shape))
+            return super().call(x)
+
+    seen: list[tuple[int, ...]] = []
+    with mirrored.scope():
+        model = Seen()
+    build(model, mirrored, tf.constant(X))
+    assert set(seen) <= {(1, 3), (None, 3)}
+
+
+def test_a_model_whose_steps_do_without_call_and_loss_is_not_called(mirrored):
+    class Steps(keras.Model):
+        def __init__(self) -> None:
+            super().__init__()
+            self.part = keras.layers.Dense(1)
+            self.part.build((None, 3))
+            self.second = keras.optimizers.SGD()
+
+        def train_step(self, data):
+            x, y = data
+            with tf.GradientTape() as tape:
+                loss = keras.ops.mean((self.part(x) - y) ** 2)
+            variables = self.part.trainable_variables
+            gradients = tape.gradient(loss, [v.value for v in variables])
+            self.second.apply(gradients, variables)
+            return {"loss": loss}
+
+    with mirrored.scope():
+        model = Steps()
+        model.compile("sgd")
+    build(model, mirrored, tensors((X, Y)))
+    assert model.optimizer.built
+    assert [tuple(v.shape) for v in model.second._trainable_variables] == [(3, 1), (1,)]

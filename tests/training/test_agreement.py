@@ -1,0 +1,315 @@
+"""Workers that differ are told so, all of them, before the first update, or made right."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tfdist.launch.ports import free_ports
+
+ROOT = Path(__file__).parents[2]
+PATIENCE = 240.0  # for all cases, on a busy machine
+
+
+class Pair:
+    """Two workers; both are killed when they do not end in time, as a peer that waits hears none.
+
+    Args:
+        folder: Where their output goes.
+        command: What both run; {worker} is the worker's number.
+        more: Environment variables, by worker.
+    """
+
+    def __init__(self, folder: Path, *command: str, **more: str) -> None:
+        addresses = [f"127.0.0.1:{port}" for port in free_ports(2)]
+        self.logs = [folder / f"{worker}.log" for worker in range(2)]
+        self.codes: list[int] = []
+        processes = []
+        for worker, log in enumerate(self.logs):
+            task = {"cluster": {"worker": addresses}, "task": {"type": "worker", "index": worker}}
+            environment = os.environ | {
+                "TF_CONFIG": json.dumps(task),
+                "PYTHONPATH": str(ROOT),
+                "OMP_NUM_THREADS": "1",
+                **more,
+            }
+            with log.open("wb") as output:
+                words = [word.replace("{worker}", str(worker)) for word in command]
+                process = subprocess.Popen(
+                    [sys.executable, *words],
+                    env=environment,
+                    cwd=ROOT,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                )
+            processes.append(process)
+        try:
+            for process in processes:
+                self.codes.append(process.wait(PATIENCE))
+        except subprocess.TimeoutExpired:
+            self.codes.append(-9)
+        finally:
+            for process in processes:
+                if process.poll() is None:
+                    process.kill()
+                process.wait()
+
+    def said(self, pattern: str) -> list[str]:
+        """The line of each worker's that has a pattern in it; "" for none."""
+        lines = [log.read_text(errors="replace").splitlines() for log in self.logs]
+        return [next((line for line in own if pattern in line), "") for own in lines]
+
+    def text(self) -> str:
+        """What both have said, for a message."""
+        return "\n".join(log.read_text(errors="replace")[-3000:] for log in self.logs)
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory):
+    """What came of each case, on both workers; one pair runs them all."""
+    folder = tmp_path_factory.mktemp("differences")
+    pair = Pair(folder, "-m", "tests.training.differences", str(folder / "{worker}.jsonl"))
+    found = []
+    for worker in range(2):
+        file = folder / f"{worker}.jsonl"
+        lines = file.read_text().splitlines() if file.exists() else []
+        found.append({line["case"]: line for line in map(json.loads, lines)})
+    return found, pair
+
+
+def _cases():
+    from tests.training.differences import CASES
+
+    return {name: named for name, (_, named) in CASES.items()}
+
+
+CASES = _cases()
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize("name", CASES)
+def test_two_workers_that_differ(name, results):
+    found, pair = results
+    assert all(name in lines for lines in found), f"not reached: {pair.text()}"
+    chief, other = (lines[name] for lines in found)
+    if not CASES[name]:
+        assert chief["message"] == other["message"] == ""
+        assert chief["weights"] == other["weights"] != ""
+        return
+    assert chief["message"] == other["message"], "every worker says the same"
+    assert chief["message"].startswith(CASES[name])
+    assert "\n" not in chief["message"]
+    in_training = chief["message"].startswith(("epoch", "before"))
+    assert chief["type"] == other["type"] == ("OutOfStepError" if in_training else "ConfigError")
+
+
+@pytest.mark.cluster
+def test_the_strategy_is_usable_to_the_end(results):
+    assert results[1].codes == [0, 0], results[1].text()
+
+
+LONE = """
+import os, sys
+import keras, numpy as np
+import tfdist
+cluster = tfdist.Cluster.from_environment()
+if HOW == "outside":
+    strategy = tfdist.build_strategy("auto", cluster)
+if HOW == "by hand":
+    import tensorflow as tf
+    scope = tf.distribute.MirroredStrategy(["CPU:0"]).scope()
+    scope.__enter__()
+model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+model.compile("sgd", "mse")
+trainer = tfdist.Trainer(model)
+if HOW == "evaluates":
+    trainer.evaluate(np.ones((8, 4)), np.ones((8, 1)), verbose=0)
+    sys.exit()
+trainer.fit(np.ones((8, 4)), np.ones((8, 1)), verbose=0)
+print("TRAINED")
+"""
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize("how", ["outside", "without", "by hand"])
+def test_each_worker_by_itself_is_refused(how, tmp_path):
+    pair = Pair(tmp_path, "-c", LONE.replace("HOW", repr(how)))
+    assert pair.codes == [2, 2], pair.text()
+    for worker, line in enumerate(pair.said("Trainer(model)")):
+        assert f"worker/{worker} of a cluster of 2" in line, pair.text()
+        assert "build_strategy('multi_worker_mirrored')" in line
+    assert pair.said("TRAINED") == ["", ""]
+
+
+@pytest.mark.cluster
+def test_a_task_of_a_cluster_may_evaluate_by_itself(tmp_path):
+    pair = Pair(tmp_path, "-c", LONE.replace("HOW", "'evaluates'"))
+    assert pair.codes == [0, 0], pair.text()
+
+
+def test_a_model_outside_of_several_replicas_is_warned_of(devices, capsys):
+    import keras
+    import numpy as np
+
+    import tfdist
+
+    strategy = tfdist.build_strategy("mirrored", devices=devices[:2])
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    tfdist.Trainer(model).fit(np.ones((8, 4)), np.ones((8, 1)), verbose=0)
+    said = capsys.readouterr().err
+    assert "outside the scope of the MirroredStrategy of 2 replicas" in said
+    del strategy
+
+
+INITIAL = """
+import hashlib, sys
+import numpy as np
+import tfdist
+from tfdist.programs import train
+class Trainer(train.Trainer):
+    def fit(self, *args, **kwargs):
+        weights = b"".join(np.asarray(w).tobytes() for w in self.model.get_weights())
+        print("INITIAL", hashlib.sha256(weights).hexdigest(), flush=True)
+        sys.exit()
+train.Trainer = Trainer
+options = train.TrainOptions(data_dir=sys.argv[1], model="small_cnn", strategy="one_device")
+train.train(tfdist.Cluster.local(), options)
+"""
+
+
+@pytest.mark.cluster
+def test_the_first_run_begins_as_the_second(tmp_path):
+    """The first one prepares the data set, for which numbers are drawn."""
+    found = []
+    for _ in range(2):
+        command = [sys.executable, "-c", INITIAL, str(tmp_path / "data")]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=ROOT)
+        found += [line for line in done.stdout.splitlines() if line.startswith("INITIAL")]
+        assert done.returncode == 0, done.stderr
+    assert len(found) == 2 and found[0] == found[1]
+
+
+def test_preparing_data_leaves_the_random_numbers_as_they_are(tmp_path):
+    import keras
+
+    from tfdist import data
+
+    drawn = []
+    for _ in range(2):
+        keras.utils.set_random_seed(0)
+        data.load("digits", data_dir=tmp_path)
+        drawn.append((random.random(), np.random.rand(), float(keras.random.uniform([]))))
+    assert drawn[0] == drawn[1]
+
+
+class Broken(Exception):
+    """Stands for whatever ends a process."""
+
+
+def test_data_that_shrank_in_mid_epoch_is_refused(devices, tmp_path):
+    import keras
+
+    import tfdist
+
+    def train(rows, fault_at=None):
+        strategy = tfdist.one_device_strategy(devices[0])
+        with strategy.scope():
+            model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+            model.compile("sgd", "mse")
+
+        class Break(keras.callbacks.Callback):
+            def on_train_batch_begin(self, batch, logs=None):
+                if batch == fault_at:
+                    raise Broken
+
+        trainer = tfdist.Trainer(model, checkpoint_dir=tmp_path, checkpoint_steps=1)
+        data = np.ones((rows, 4), "float32")
+        trainer.fit(data, data[:, :1], batch_size=4, epochs=2, verbose=0, callbacks=[Break()])
+        return int(model.optimizer.iterations)
+
+    with pytest.raises(Broken):
+        train(32, fault_at=6)
+    with pytest.raises(tfdist.ConfigError, match="batches, but had 8") as error:
+        train(20)
+    assert "after 6 of them" in str(error.value)
+    assert train(32) == 16  # What was saved is as it was.
+
+
+def description(model, **options):
+    from tfdist.training.agreement.description import describe_call
+    from tfdist.training.options import TrainerOptions
+
+    given = {
+        "checkpoint_dir": None,
+        "checkpoint_steps": None,
+        "checkpoint_seconds": None,
+        "keep_checkpoints": 3,
+        "accumulate_steps": 1,
+        "steps_per_call": "auto",
+        "wire_dtype": "auto",
+        "bytes_per_pack": "auto",
+    }
+    return describe_call(model, TrainerOptions(**given | options), {"data": np.ones(3)}, {})
+
+
+def functional(width=8, skips=0):
+    import keras
+
+    inputs = keras.Input((8,))
+    first = keras.layers.Dense(width)(inputs)
+    second = keras.layers.Dense(8, activation=lambda x: x * 2)(first)
+    outputs = keras.layers.Add()([(inputs, first)[skips], second])
+    model = keras.Model(inputs, outputs)
+    model.compile(keras.optimizers.Adam(0.1), "mse", metrics=["mae"])
+    return model
+
+
+def test_models_that_are_made_alike_are_described_alike():
+    from tfdist.training.agreement.compare import first_difference
+
+    first, second = description(functional()), description(functional())
+    assert first_difference(first, second) is None
+    assert len({name for name, _ in first}) == len(first), "no field has two values"
+
+
+def test_a_difference_is_found_in_how_layers_are_connected():
+    from tfdist.training.agreement.compare import first_difference
+
+    found = first_difference(description(functional(8)), description(functional(8, skips=1)))
+    assert found is not None
+    assert found[1].endswith(".inputs")
+
+
+def test_where_checkpoints_go_may_differ(tmp_path):
+    from tfdist.training.agreement.compare import first_difference
+
+    model = functional()
+    here = description(model, checkpoint_dir=tmp_path / "a")
+    there = description(model, checkpoint_dir=str(tmp_path / "b"), keep_checkpoints=5)
+    assert first_difference(here, there) is None
+
+
+@pytest.mark.parametrize("size", [7, 5_000, 100_003])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int8", "uint16"])
+def test_any_changed_value_changes_the_checksum(size, dtype):
+    from tfdist.training.agreement.checksum import of_array
+
+    generator = np.random.default_rng(size)
+    array = generator.integers(0, 100, size).astype(dtype)
+    before = of_array(array)
+    assert before == of_array(array.copy())
+    for place in (0, size // 2, size - 1, *generator.integers(0, size, 20)):
+        changed = array.copy()
+        changed[place] += 1
+        assert of_array(changed) != before
+    changed = array.copy()
+    changed[[0, -1]] = array[-1], array[0] + (array[0] == array[-1])
+    assert of_array(changed) != before

@@ -1,0 +1,1 @@
+"""Sums, gathers and broadcasts tensors over replicas and workers."""

@@ -1,0 +1,97 @@
+"""Which transport carries what crosses replicas."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import tensorflow as tf
+
+from tfdist.collectives.process_group import ProcessGroup
+from tfdist.collectives.ring.transport import RingTransport
+from tfdist.collectives.ring.wiring import ring_of
+from tfdist.collectives.tensorflow import TensorFlowTransport
+from tfdist.collectives.transport import SingleReplica, Transport
+from tfdist.collectives.transport_names import AUTO, RING, TENSORFLOW, TRANSPORTS, VARIABLE
+from tfdist.errors import ConfigError
+from tfdist.runtime.log import LOGGER
+from tfdist.validation import one_of
+
+_WHERE = "Trainer(transport)"
+
+
+def make_transport(
+    strategy: tf.distribute.Strategy,
+    group: ProcessGroup,
+    wanted: str,
+    *,
+    wire_type: tf.DType | None,
+    bytes_per_pack: int,
+) -> Transport:
+    """Makes the transport of a strategy's replicas.
+
+    All workers must call it at the same point.
+
+    Args:
+        strategy: The strategy.
+        group: The processes that train.
+        wanted: One of `TRANSPORTS`. "auto" is what TFDIST_TRANSPORT says, else TensorFlow's own:
+            workers that make different calls would wait for each other in the ring.
+        wire_type: The type that float32 gradients travel in; None for their own.
+        bytes_per_pack: How much TensorFlow sends at once, in bytes; 0 leaves it to the strategy.
+
+    Raises:
+        ConfigError: The workers want different ones, or the ring cannot be had.
+    """
+    where = _WHERE
+    if wanted == AUTO and os.environ.get(VARIABLE):
+        where, wanted = VARIABLE, os.environ[VARIABLE]
+        one_of(where, wanted, TRANSPORTS)
+    replicas = group.layout.replicas
+    if replicas == 1:
+        return SingleReplica()
+    _agree(where, wanted, group)
+    if wanted == RING:
+        reason = _why_not(strategy, group)
+        if not reason:
+            group.ring, reason = ring_of(strategy, group)
+        if group.ring is not None:
+            _say(group, f"{RING}: asked for, {group.layout.workers} workers")
+            return RingTransport(group.ring, wire_type=wire_type)
+        raise ConfigError(
+            f"{where}: 'ring' is given, but {reason}; allowed: workers with one CPU replica "
+            "each under MultiWorkerMirroredStrategy, whose hosts reach each other; use auto"
+        )
+    if wanted == TENSORFLOW and group.layout.workers > 1:
+        _say(group, f"{TENSORFLOW}: asked for")
+    return TensorFlowTransport(replicas, wire_type=wire_type, bytes_per_pack=bytes_per_pack)
+
+
+def _agree(where: str, wanted: str, group: ProcessGroup) -> None:
+    chosen = [TRANSPORTS[number] for number in group.exchange(TRANSPORTS.index(wanted))]
+    if len(set(chosen)) > 1:
+        told = ", ".join(f"{task} {name}" for task, name in zip(group.tasks, chosen, strict=True))
+        raise ConfigError(f"{where}: the workers want different ones ({told}); give all the same")
+
+
+def _why_not(strategy: Any, group: ProcessGroup) -> str:
+    """Why the ring is not for this strategy, on any of its workers; "" where it is."""
+    layout = group.layout
+    if layout.workers == 1:
+        return "all replicas are in one process"
+    devices = list(strategy.extended.worker_devices)
+    on_cpu = all(tf.DeviceSpec.from_string(name).device_type == "CPU" for name in devices)
+    # A worker may have what another one has not.
+    if not all(group.exchange(int(on_cpu))):
+        return "replicas are on GPUs"
+    return "" if layout.local_replicas == 1 else f"{layout.local_replicas} replicas a worker"
+
+
+_said: list[str] = []
+
+
+def _say(group: ProcessGroup, text: str) -> None:
+    """Tells the user once."""
+    if group.is_chief and text not in _said:
+        _said.append(text)
+        LOGGER.info("transport %s", text)

@@ -1,0 +1,56 @@
+"""Makes all workers of a job end together, with a barrier.
+
+TensorFlow treats a worker that has ended as lost and raises an error on the others ("The tasks
+have crashed"), which may still be saving or evaluating the model.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import tensorflow as tf
+
+from tfdist.collectives.peer_errors import peers_error
+from tfdist.collectives.process_group import ProcessGroup
+from tfdist.runtime import shutdown
+
+# How long a worker that is done waits for the others, in seconds.
+_PATIENCE = 3600.0
+
+_registered = False
+
+
+def leave_together(group: ProcessGroup) -> None:
+    """Makes this process, when it ends without an error, wait for the other workers to end.
+
+    If one of them is lost meanwhile, it ends with code 138, so that all are started again.
+
+    Args:
+        group: The processes that train.
+    """
+    global _registered
+    if group.layout.workers == 1 or _registered:
+        return
+    _registered = True
+    group.prepare_barrier()
+    shutdown.at_exit(
+        "the other workers to end", lambda: _wait_for_others(group), patience=_PATIENCE
+    )
+
+
+def _wait_for_others(group: ProcessGroup) -> None:
+    # One that fails must not wait: the others learn of it by its end.
+    if not shutdown.ends_well():
+        return
+    try:
+        group.barrier()
+    except tf.errors.OpError as error:
+        found = peers_error(error, group.task)
+        if found is None:
+            raise
+        print(f"tfdist: {found}", file=sys.stderr)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        # TensorFlow's shutdown would wait for the one that is lost.
+        os._exit(found.exit_code)

@@ -1,0 +1,135 @@
+"""Finds this process's place among those that train together, and exchanges values with them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tfdist.collectives.layout import ReplicaLayout
+from tfdist.collectives.ring.ring import Ring
+from tfdist.collectives.tensorflow import TensorFlowTransport
+
+_BROADCAST_BYTES = 16 << 20
+
+
+class ProcessGroup:
+    """The processes of a strategy, and this one's place among them.
+
+    Args:
+        strategy: Any `tf.distribute.Strategy`, made by tfdist or by hand.
+        is_synchronous: Whether its replicas step together; else this is the process that
+            hands out the work.
+
+    Attributes:
+        is_chief: Whether this process prints and writes files.
+        has_peers: Whether other processes take part.
+        task: This process, as `worker/0`.
+        layout: The replicas it holds.
+        tasks: The processes that train together, as `worker/0`, in their order; one alone: none.
+        ring: This process's place in their ring, where their tensors travel by one. What they
+            tell each other goes by it too: it sees at once that a peer is lost.
+    """
+
+    def __init__(self, strategy: tf.distribute.Strategy, *, is_synchronous: bool = True) -> None:
+        self._strategy = strategy
+        resolver = getattr(strategy, "cluster_resolver", None)
+        tasks: list[tuple[str, int]] = []
+        if is_synchronous and resolver is not None and resolver.cluster_spec():
+            jobs = resolver.cluster_spec().as_dict()
+            tasks = [(job, i) for job in ("chief", "worker") for i in range(len(jobs.get(job, ())))]
+        replicas = strategy.num_replicas_in_sync if is_synchronous else 1
+        if resolver is not None and len(tasks) > 1:
+            worker = tasks.index((resolver.task_type, resolver.task_id))
+            self.layout = ReplicaLayout(worker, len(tasks), replicas // len(tasks), replicas)
+        else:
+            self.layout = ReplicaLayout(0, 1, replicas, replicas)
+        self.tasks = [f"{job}/{index}" for job, index in tasks]
+        self.ring: Ring | None = None
+        self.is_chief = self.layout.worker == 0
+        self.has_peers = not is_synchronous or len(tasks) > 1
+        self.task = "this process" if is_synchronous else "chief/0"
+        if resolver is not None and resolver.task_type:
+            self.task = f"{resolver.task_type}/{resolver.task_id}"
+        self._transport = TensorFlowTransport(replicas)
+        self._sum_of_workers = tf.function(self._sum, autograph=False)
+        self._from_first = tf.function(self._broadcast, autograph=False)
+        self._barrier: Any = None
+
+    def exchange(self, value: int) -> list[int]:
+        """Tells every worker `value`; returns all workers' values, in their order.
+
+        All workers must call it at the same point.
+        """
+        if self.layout.workers == 1:
+            return [value]
+        if self.ring is not None:
+            return [int(v) for (v,) in self.ring.all_gather(np.array([value], np.int64))]
+        mine = tf.one_hot(self.layout.worker, self.layout.workers, dtype=tf.int64) * value
+        return [int(v) for v in self._sum_of_workers(mine)]
+
+    def prepare_barrier(self) -> None:
+        """Traces the function that `barrier` runs; nothing can be traced when Python ends."""
+        if self.layout.workers > 1 and self._barrier is None:
+            spec = tf.TensorSpec([self.layout.workers], tf.int64)
+            self._barrier = self._sum_of_workers.get_concrete_function(spec)
+
+    def barrier(self) -> None:
+        """Waits until all workers have reached it; call `prepare_barrier` first."""
+        if self._barrier is not None:
+            self._barrier(tf.zeros([self.layout.workers], tf.int64))
+
+    def broadcast(self, data: bytes) -> bytes:
+        """Sends bytes from the chief to every worker; returns the chief's.
+
+        All workers must call it at the same point; the values of the others are ignored.
+        """
+        if self.layout.workers == 1:
+            return data
+        size = self.exchange(len(data))[0]
+        if self.ring is not None:
+            whole = np.frombuffer(data, np.uint8).copy() if self.is_chief else np.empty(size, "u1")
+            self.ring.broadcast(whole)
+            return whole.tobytes()
+        # Whole numbers, so that nothing is rounded on the way.
+        own = data if self.is_chief else b""
+        pieces = []
+        for start in range(0, size, _BROADCAST_BYTES):
+            length = min(_BROADCAST_BYTES, size - start)
+            padded = -(-length // 8) * 8
+            numbers = np.frombuffer(own[start : start + length].ljust(padded, b"\0"), np.int64)
+            pieces.append(self._from_first(tf.constant(numbers)).numpy().tobytes()[:length])
+        return b"".join(pieces)
+
+    def gather(self, data: bytes, size: int) -> list[bytes]:
+        """Tells every worker `data`; returns all workers' data, in their order.
+
+        All workers must call it at the same point, with the same size.
+
+        Args:
+            data: Bytes, of which the last is not zero; empty for nothing.
+            size: The most that any worker sends.
+        """
+        if self.layout.workers == 1:
+            return [data]
+        padded = -(-size // 8) * 8
+        mine = np.zeros((self.layout.workers, padded // 8), np.int64)
+        mine[self.layout.worker] = np.frombuffer(data.ljust(padded, b"\0"), np.int64)
+        rows = self._sum_of_workers(tf.constant(mine)).numpy()
+        return [row.tobytes().rstrip(b"\0") for row in rows]
+
+    def _sum(self, mine: tf.Tensor) -> tf.Tensor:
+        def replica() -> tf.Tensor:
+            context = tf.distribute.get_replica_context()
+            number = tf.cast(context.replica_id_in_sync_group, tf.int32)
+            first = tf.cast(tf.equal(number, self.layout.first), tf.int64)
+            return self._transport.sum([mine * first])[0]
+
+        return self._strategy.experimental_local_results(self._strategy.run(replica))[0]
+
+    def _broadcast(self, mine: tf.Tensor) -> tf.Tensor:
+        def replica() -> tf.Tensor:
+            return self._transport.broadcast([mine])[0]
+
+        return self._strategy.experimental_local_results(self._strategy.run(replica))[0]

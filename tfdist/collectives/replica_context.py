@@ -1,0 +1,159 @@
+"""Replaces a strategy's replica context while Keras' code runs."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tfdist.collectives.transport import Transport
+
+
+class _StandIn(tf.distribute.ReplicaContext):
+    """A replica context that replaces another, `real`, and has its replica number."""
+
+    def __init__(self, strategy: Any, real: tf.distribute.ReplicaContext) -> None:
+        super().__init__(strategy, real.replica_id_in_sync_group)
+        self.real = real
+
+    def keep(self) -> Callable[[], None]:
+        """Keeps what another replica might change in its turn; returns what brings it back."""
+        return lambda: None
+
+    def merge_call(self, merge_fn: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Calls `merge_fn` in the real strategy's cross-replica context."""
+        with giving_way() as real:
+            return real.merge_call(merge_fn, args, kwargs)
+
+
+class OneReplicaView(_StandIn):
+    """A replica context in which Keras sees one device, while collectives reach all replicas.
+
+    Its strategy is TensorFlow's default one (one replica), so Keras does not scale
+    losses; `all_reduce`, which synchronized BatchNormalization calls, uses the
+    transport.
+
+    Args:
+        real: The replica context it stands in for.
+        count: How many examples this replica has; with none, it adds nothing to the sums.
+        transport: What sums over the replicas.
+        keep: Keeps the Python state that the replicas of this process share, and returns a
+            function that brings it back; called before another replica gets its turn.
+    """
+
+    def __init__(
+        self,
+        real: tf.distribute.ReplicaContext,
+        count: tf.Tensor,
+        transport: Transport,
+        keep: Callable[[], Callable[[], None]] | None = None,
+    ) -> None:
+        super().__init__(_DEFAULT_STRATEGY, real)
+        # Which copy of a variable is read here; the default strategy knows of one only.
+        self._local_replica_id = real._local_replica_id
+        self._count = count
+        self._transport = transport
+        self._keep = keep
+
+    def keep(self) -> Callable[[], None]:
+        """Keeps what another replica might change in its turn; returns what brings it back."""
+        return super().keep() if self._keep is None else self._keep()
+
+    def all_reduce(self, reduce_op: Any, value: Any, options: Any = None) -> Any:
+        """Reduces over the replicas of the real strategy; the gradient is reduced likewise."""
+        del options
+        mean = reduce_op in (tf.distribute.ReduceOp.MEAN, "MEAN", "mean")
+
+        def of_examples(tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+            """Zeros in the place of what a row that stands in for none computed."""
+            return [tf.where(self._count > 0, t, tf.zeros_like(t)) for t in tensors]
+
+        def total(tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+            # tf.custom_gradient searches the graph behind its results for variables. The search
+            # ends here, instead of going through the graphs of all replicas at every call.
+            own = [tf.stop_gradient(t) for t in of_examples(tensors)]
+            sums = self._transport.sum(own)
+            if not mean:
+                return sums
+            return [s / tf.cast(self._transport.replicas, s.dtype) for s in sums]
+
+        @tf.custom_gradient
+        def reduce(*tensors: tf.Tensor) -> Any:
+            # What was left out of the sum has no part in its gradient either.
+            return total(tensors), lambda *upstream: of_examples(total(upstream))
+
+        flat = tf.nest.flatten(value)
+        return tf.nest.pack_sequence_as(value, tf.nest.flatten(reduce(*flat)))
+
+
+class ReducedView(_StandIn):
+    """A replica context for an optimizer whose gradients are already reduced.
+
+    Keras' optimizer sums the gradients with `all_reduce`, which returns them unchanged here.
+
+    Args:
+        real: The replica context that it replaces.
+    """
+
+    def __init__(self, real: tf.distribute.ReplicaContext) -> None:
+        super().__init__(real.strategy, real)
+
+    def all_reduce(self, reduce_op: Any, value: Any, options: Any = None) -> Any:
+        """Returns `value`: it has been reduced."""
+        del reduce_op, options
+        return value
+
+
+def real_context() -> tf.distribute.ReplicaContext:
+    """Returns the strategy's own current replica context, even while another replaces it."""
+    context = tf.distribute.get_replica_context()
+    while isinstance(context, _StandIn):
+        context = context.real
+    return context
+
+
+@contextlib.contextmanager
+def giving_way() -> Iterator[tf.distribute.ReplicaContext]:
+    """Makes the strategy's own replica context current, for a call in which others get their turn.
+
+    The replicas of one process are threads that take turns there, and share its objects: what
+    the views in place of that context keep is brought back afterwards.
+    """
+    context = tf.distribute.get_replica_context()
+    restores = []
+    while isinstance(context, _StandIn):
+        restores.append(context.keep())
+        context = context.real
+    with inside(context):
+        yield context
+    for restore in restores:
+        restore()
+
+
+@contextlib.contextmanager
+def inside(context: tf.distribute.ReplicaContext) -> Iterator[None]:
+    """Makes the context that a view replaces current again, though it was entered before.
+
+    A replica context stores the state of `tf.summary` on entry, to restore it on exit; entered
+    twice, it would restore its own state, and summaries would refer to a deleted graph.
+    """
+    name = "_summary_recording_distribution_strategy"
+    kept = getattr(context, name, None)
+    with context:
+        yield
+    setattr(context, name, kept)
+
+
+def _default_strategy() -> tf.distribute.Strategy:
+    """Returns TensorFlow's default strategy, even if this module is first imported in a scope.
+
+    The scope belongs to the importing thread; another thread is in none.
+    """
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        return pool.submit(tf.distribute.get_strategy).result()
+
+
+_DEFAULT_STRATEGY = _default_strategy()

@@ -1,0 +1,74 @@
+"""Moves tensors between replicas: the interface, and the transport of a single replica."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import tensorflow as tf
+
+
+class Transport(Protocol):
+    """Sums, gathers and broadcasts tensors over replicas.
+
+    All methods are called in replica context (inside `strategy.run`), by every replica, in the
+    same order and with the same types and numbers of tensors. The transport decides how tensors
+    are packed, and in which type they are sent.
+
+    Attributes:
+        replicas: The number of replicas that take part.
+    """
+
+    replicas: int
+
+    def sum(self, values: Sequence[Any]) -> list[Any]:
+        """Sums tensors of the same shapes on every replica, exactly in their own type."""
+
+    def sum_small(self, values: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        """Sums many small tensors of static shapes, in one collective per data type."""
+
+    def sum_gradients(self, gradients: Sequence[Any]) -> list[Any]:
+        """Sums gradients: tensors, `tf.IndexedSlices` or None, the same kinds on every replica.
+
+        They may be sent in a narrower type.
+
+        Returns:
+            The sums, in the order and with the types of `gradients`.
+        """
+
+    def gather(self, structure: Any) -> Any:
+        """Concatenates tensors along their first axis, in the replicas' order.
+
+        Args:
+            structure: A structure of tensors of rank 1 or more; None where there is nothing. The
+                first dimensions may differ between replicas.
+        """
+
+    def broadcast(self, values: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        """Sends the first replica's integers to every replica; the shapes are the same on all."""
+
+
+class SingleReplica:
+    """The transport of a single replica, which returns every value unchanged."""
+
+    replicas = 1
+
+    def sum(self, values: Sequence[Any]) -> list[Any]:
+        """Returns the values."""
+        return list(values)
+
+    def sum_small(self, values: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        """Returns the values."""
+        return list(values)
+
+    def sum_gradients(self, gradients: Sequence[Any]) -> list[Any]:
+        """Returns the gradients."""
+        return list(gradients)
+
+    def gather(self, structure: Any) -> Any:
+        """Returns the structure."""
+        return structure
+
+    def broadcast(self, values: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        """Returns the values."""
+        return list(values)

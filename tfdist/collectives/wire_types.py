@@ -1,0 +1,13 @@
+"""The table of types in which gradients are sent between replicas."""
+
+from __future__ import annotations
+
+import tensorflow as tf
+
+# By the name a user gives; None is a gradient's own type, which rounds nothing.
+WIRE_TYPES: dict[str, tf.DType | None] = {
+    "auto": None,
+    "float32": None,
+    "bfloat16": tf.bfloat16,
+    "float16": tf.float16,
+}

@@ -1,0 +1,1 @@
+"""Runs the programs behind the commands."""

@@ -1,0 +1,158 @@
+"""What an evaluator does beside a job that trains: it evaluates each checkpoint that appears."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import pathlib
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tfdist import data
+from tfdist.cluster import Cluster
+from tfdist.errors import ConfigError
+from tfdist.programs.train import TrainOptions, make_plan, make_trainer, output_directory
+from tfdist.runtime.heartbeat import Heart
+from tfdist.runtime.log import LOGGER
+from tfdist.strategy.build import build_strategy
+from tfdist.strategy.devices import virtual_devices
+from tfdist.training.checkpoint import file as checkpoint_file
+from tfdist.training.checkpoint.file import Content, DamagedError
+
+RESULTS = "evaluation.jsonl"
+_EVENTS = "evaluation"
+_POLL = 1.0  # seconds
+
+
+def evaluate(cluster: Cluster, options: TrainOptions) -> list[dict[str, Any]]:
+    """Evaluates each checkpoint of a job as it appears, until that of its last epoch.
+
+    A checkpoint that was evaluated before this process was started again is not evaluated anew.
+
+    Args:
+        cluster: The cluster whose evaluator this process is.
+        options: What the job does. The strategy is that of one task, whatever the job's is.
+
+    Returns:
+        The results, one of each checkpoint, as they stand in `RESULTS` in the output directory.
+
+    Raises:
+        ConfigError: An option is wrong; there is no directory of checkpoints, or they are of
+            another model.
+    """
+    if options.checkpoint_dir is None:
+        raise ConfigError(
+            f"checkpoint_dir: {cluster.task} has nothing to evaluate without one; give the "
+            "--checkpoint_dir that the job saves to"
+        )
+    output = output_directory(options.output_dir)
+    if options.virtual_devices:
+        virtual_devices(options.virtual_devices)
+    strategy = build_strategy("auto", cluster)
+    keras.config.set_dtype_policy(options.mixed_precision)
+    source = data.load(
+        options.dataset,
+        data_dir=options.data_dir,
+        image_size=options.image_size,
+        channels=3,
+        seed=options.seed,
+    )
+    plan = make_plan(options, source, strategy.num_replicas_in_sync)
+    trainer = make_trainer(options, source, plan, strategy, saves=False)
+    test = source.test(plan.global_batch)
+    results = _Results(output)
+    for path, content in _appearing(pathlib.Path(options.checkpoint_dir), options.epochs):
+        if results.has(path.name, content):
+            continue
+        _restore(trainer.model, path, content)
+        results.add(path.name, content, trainer.evaluate(test, return_dict=True, verbose=0))
+    return results.lines
+
+
+def _appearing(folder: pathlib.Path, epochs: int) -> Iterator[tuple[pathlib.Path, Content]]:
+    """The checkpoints in the order of training, up to that of the last epoch."""
+    heart = Heart()
+    seen: dict[str, int] = {}
+    LOGGER.info("evaluating what is saved in %s", folder)
+    while True:
+        # A run that is started over may save under the same name again.
+        for path in sorted(folder.glob("checkpoint-*.tfdist")):
+            try:
+                changed = path.stat().st_mtime_ns
+                if seen.get(path.name) == changed:
+                    continue
+                content = checkpoint_file.decode(path.read_bytes())
+            except FileNotFoundError:  # There are newer ones: this one was not kept.
+                continue
+            except (OSError, DamagedError) as error:
+                LOGGER.warning("checkpoint %s is passed over: %s", path.name, error)
+                seen[path.name] = changed
+                continue
+            seen[path.name] = changed
+            yield path, content
+            position = content.manifest["position"]
+            if position["finished"] or position["epoch"] >= epochs:
+                return
+        heart.write("serving")
+        time.sleep(_POLL)
+
+
+def _restore(model: keras.Model, path: pathlib.Path, content: Content) -> None:
+    there = [tuple(shape) for _, shape, _ in content.manifest["model"]]
+    here = [tuple(variable.shape) for variable in model.variables]
+    if here != there:
+        raise ConfigError(
+            f"checkpoint_dir: {path} is of another model ({len(there)} variables there, "
+            f"{len(here)} here, or other shapes); give the evaluator the flags of the job"
+        )
+    for index, variable in enumerate(model.variables):
+        variable.value.assign(tf.constant(content.arrays[f"model/{index}"]))
+
+
+class _Results:
+    """What came of each checkpoint: printed, in a file of JSON lines, and for TensorBoard.
+
+    Args:
+        output: Where the files are written; None for nowhere.
+    """
+
+    def __init__(self, output: pathlib.Path | None) -> None:
+        self.lines: list[dict[str, Any]] = []
+        self._file = None if output is None else output / RESULTS
+        self._events: Any = None
+        if self._file is not None and self._file.exists():
+            self.lines = [json.loads(line) for line in self._file.read_text().splitlines()]
+        if output is not None and importlib.util.find_spec("tensorboard") is not None:
+            self._events = tf.summary.create_file_writer(str(output / _EVENTS))
+
+    def has(self, name: str, content: Content) -> bool:
+        """Whether the checkpoint was evaluated."""
+        key = (name, content.manifest["saved"])
+        return any((line["checkpoint"], line["saved"]) == key for line in self.lines)
+
+    def add(self, name: str, content: Content, metrics: dict[str, float]) -> None:
+        """Takes down what came of a checkpoint."""
+        position = content.manifest["position"]
+        line = {
+            "checkpoint": name,
+            "saved": content.manifest["saved"],
+            "epoch": position["epoch"],
+            "step": position["step"],
+            "total": position["total"],
+            **metrics,
+        }
+        self.lines.append(line)
+        text = "  ".join(f"{metric} {value:.4f}" for metric, value in metrics.items())
+        print(f"{name}: epoch {position['epoch']}  step {position['step']}  {text}", flush=True)
+        if self._file is not None:
+            with self._file.open("a") as file:
+                file.write(json.dumps(line) + "\n")
+        if self._events is not None:
+            with self._events.as_default():
+                for metric, value in metrics.items():
+                    tf.summary.scalar(f"evaluation_{metric}", value, step=position["total"])
+            self._events.flush()

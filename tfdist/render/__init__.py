@@ -1,0 +1,1 @@
+"""Writes the manifests of a job for Kubernetes and Slurm."""

@@ -1,0 +1,1 @@
+"""Meets the other tasks of a cluster before TensorFlow starts."""

@@ -1,0 +1,53 @@
+"""Ends a process on a tfdist error: one line, the right exit code, and at once if necessary."""
+
+from __future__ import annotations
+
+import os
+import sys
+import types
+from collections.abc import Callable
+from typing import Any
+
+from tfdist.errors import OutOfStepError, PeerError, TfdistError
+
+_connected = False
+_before: Callable[..., Any] = sys.__excepthook__
+
+
+def install(*, connected: bool = False) -> None:
+    """Makes uncaught tfdist errors end this process with one line and their exit code.
+
+    Works under `absl.app.run` too. Other exceptions end it as before.
+
+    Args:
+        connected: Whether TensorFlow is connected to other tasks. Its shutdown then waits for
+            all of them, even for a lost one, so an error about a peer skips the shutdown.
+    """
+    global _connected, _before
+    _connected = _connected or connected
+    if sys.excepthook is not _hook:
+        _before = sys.excepthook
+        sys.excepthook = _hook
+
+
+def report(error: TfdistError) -> int:
+    """Prints the line of an error; returns the exit code, or ends the process at once.
+
+    It ends the process at once where TensorFlow is connected and a peer was lost or is out of
+    step: TensorFlow's shutdown would wait for that peer.
+    """
+    print(f"tfdist: {error}", file=sys.stderr, flush=True)
+    # What runs at exit can tell by it, as after any uncaught exception, that this is no success.
+    sys.last_value = error
+    if _connected and isinstance(error, (PeerError, OutOfStepError)):
+        sys.stdout.flush()
+        os._exit(error.exit_code)
+    return error.exit_code
+
+
+def _hook(
+    kind: type[BaseException], error: BaseException, trace: types.TracebackType | None
+) -> None:
+    if isinstance(error, TfdistError):
+        raise SystemExit(report(error))  # Which ends the process with that code.
+    _before(kind, error, trace)

@@ -1,0 +1,62 @@
+"""Starts TensorFlow without the messages that its C++ code prints about this machine."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+import re
+import sys
+import tempfile
+from collections.abc import Iterator
+
+from tfdist.cluster.slurm_gpus import share_of_gpus
+from tfdist.runtime import sigterm
+from tfdist.runtime.threads import limit_threads
+
+# Remarks come before TensorFlow reads its own log level: "I0000 00:00:17...  file.cc:1] text".
+_REMARK = re.compile(
+    rb"^([IWE]0000 .*|WARNING: All log messages before absl.*|To enable the .*)\n?"
+)
+
+
+def start_tensorflow() -> None:
+    """Imports TensorFlow and lists the devices, dropping the messages of its C++ code.
+
+    Before that, sets how many threads it computes with and which GPUs it sees, where a scheduler
+    limits this task's CPUs, or gives all tasks of a node the same GPUs.
+    Does nothing more where TensorFlow is imported already, or where TF_CPP_MIN_LOG_LEVEL is set to
+    0: that asks for the remarks. Whatever else is written to standard error is passed on.
+
+    Raises:
+        ConfigError: Several tasks of a node have to share fewer GPUs.
+    """
+    # TensorFlow reads these when it first computes, which may be later than its import.
+    limit_threads()
+    share = None if os.environ.get("TF_CONFIG", "").strip() else share_of_gpus(os.environ)
+    if share is not None:
+        os.environ["CUDA_VISIBLE_DEVICES"] = share
+    if "tensorflow" in sys.modules or os.environ.get("TF_CPP_MIN_LOG_LEVEL") == "0":
+        return
+    sigterm.end_process_one()  # The import takes seconds.
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    with _without_remarks():
+        importlib.import_module("tensorflow").config.list_physical_devices()
+
+
+@contextlib.contextmanager
+def _without_remarks() -> Iterator[None]:
+    sys.stderr.flush()
+    with tempfile.TemporaryFile() as said:
+        terminal = os.dup(2)
+        os.dup2(said.fileno(), 2)
+        try:
+            yield
+        finally:
+            sys.stderr.flush()
+            os.dup2(terminal, 2)
+            said.seek(0)
+            for line in said:
+                if not _REMARK.match(line):
+                    os.write(terminal, line)
+            os.close(terminal)

@@ -1,0 +1,1 @@
+"""Computes batch sizes and learning rates for training on many replicas."""

@@ -1,0 +1,1 @@
+"""Builds `tf.distribute` strategies from a cluster and this machine's devices."""

@@ -1,0 +1,147 @@
+"""Serves as a ps or worker task under ParameterServerStrategy until the chief is done.
+
+`tf.distribute.Server` itself serves forever. Here a task watches the chief's port, and the
+chief, when it ends without an error, writes a file on every task through the servers themselves.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import pathlib
+import socket
+import time
+from functools import partial
+from typing import TYPE_CHECKING
+
+import tensorflow as tf
+
+from tfdist.errors import ConfigError, PeerError
+from tfdist.rendezvous.once import meet
+from tfdist.runtime import excepthook, shutdown, sigterm
+from tfdist.runtime.heartbeat import Heart
+
+if TYPE_CHECKING:
+    from tfdist.cluster import Cluster, Task
+
+# How often a task looks whether the chief is there, and how long it may seem away, in seconds.
+_POLL = 0.5
+_AWAY = 10.0
+# How long the chief may take to show up at all; it imports TensorFlow first.
+_START = 300.0
+# How long a task goes on after SIGTERM: all tasks may be told to end, and the chief saves then.
+_LINGER = 4.0
+
+
+def serve(cluster: Cluster, *, start_timeout: float = _START) -> bool:
+    """Serves until the chief is done, if this task is a ps or a worker beside one.
+
+    Args:
+        cluster: The cluster of this task.
+        start_timeout: The time to wait for the chief, in seconds.
+
+    Returns:
+        True if this task has served and the chief is done: return from `main` then.
+        False, at once, in any other task.
+
+    Raises:
+        ConfigError: The cluster has ps tasks but no chief to serve.
+        PeerError: The chief did not come, or ended without having finished.
+
+    Example:
+        At the top of a script that runs in every task of a cluster with ps tasks::
+
+            cluster = tfdist.Cluster.from_environment()
+            if tfdist.serve(cluster):
+                raise SystemExit
+            strategy = tfdist.build_strategy("auto", cluster)
+
+        Elsewhere it returns at once, so the same script runs in one process too:
+
+        >>> tfdist.serve(tfdist.Cluster.local())
+        False
+    """
+    task = cluster.task
+    if not cluster.has_ps or task.type not in ("ps", "worker"):
+        return False
+    if not cluster.jobs.get("chief"):
+        raise ConfigError(
+            f"cluster: {task} would serve forever; parameter_server needs a chief task"
+        )
+    excepthook.install()
+    sigterm.end_process_one()
+    heart = Heart()
+    heart.write("meeting")
+    meet(cluster)
+    heart.write("serving")
+    note = _note(cluster, task)
+    note.unlink(missing_ok=True)
+    jobs = {job: list(hosts) for job, hosts in cluster.jobs.items() if job != "evaluator"}
+    # Collective and session options stay at their defaults; the server ends with the process.
+    server = tf.distribute.Server(
+        tf.train.ClusterSpec(jobs), job_name=task.type, task_index=task.index, protocol="grpc"
+    )
+    sigterm.end_on_it()
+    sigterm.linger(_LINGER)
+    try:
+        _wait_for_chief(cluster, note, start_timeout)
+    finally:
+        note.unlink(missing_ok=True)
+        del server
+    return True
+
+
+def say_goodbye(cluster: Cluster) -> None:
+    """Makes the chief tell the other tasks that it is done, when it ends without an error."""
+    for task in cluster.tasks:
+        if task.type in ("ps", "worker"):
+            shutdown.at_exit(f"{task} to hear that all is done", partial(_tell, cluster, task))
+
+
+def _tell(cluster: Cluster, task: Task) -> None:
+    # Where an exception or a code ends the process, the others must not take it for success.
+    if not shutdown.ends_well():
+        return
+    # If the task is gone, there is nobody to tell.
+    with (
+        contextlib.suppress(tf.errors.OpError),
+        tf.device(f"/job:{task.type}/replica:0/task:{task.index}/device:CPU:0"),
+    ):
+        tf.io.write_file(str(_note(cluster, task)), "done")
+
+
+def _note(cluster: Cluster, task: Task) -> pathlib.Path:
+    name = f"tfdist-{cluster.fingerprint()[:16]}-{task.type}-{task.index}.done"
+    return pathlib.Path("/tmp") / name
+
+
+def _wait_for_chief(cluster: Cluster, note: pathlib.Path, start_timeout: float) -> None:
+    address = cluster.jobs["chief"][0]
+    began = last_seen = time.monotonic()
+    seen = False
+    while not note.exists():
+        now = time.monotonic()
+        there = _listens(address)
+        if not there:
+            sigterm.release_after_it()
+        if there:
+            seen, last_seen = True, now
+        elif seen and now - last_seen > _AWAY:
+            raise PeerError(
+                f"{cluster.task}: chief/0 ({address}) went away without having finished; see its "
+                "output for the cause"
+            )
+        elif not seen and now - began > start_timeout:
+            raise PeerError(
+                f"{cluster.task}: chief/0 ({address}) did not come within {start_timeout:.0f} s; "
+                "see that it runs and that its address is right"
+            )
+        time.sleep(_POLL)
+
+
+def _listens(address: str) -> bool:
+    host, _, port = address.rpartition(":")
+    try:
+        with socket.create_connection((host.strip("[]"), int(port)), timeout=2.0):
+            return True
+    except OSError:
+        return False

@@ -1,0 +1,1 @@
+"""What all workers must have alike: said field by field, and compared before it can do harm."""

@@ -1,0 +1,257 @@
+"""What a `fit` is about to do, as fields that must be the same on every worker."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import platform
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+import tfdist
+from tfdist.training.agreement import checksum
+from tfdist.training.agreement.compare import Field
+from tfdist.training.agreement.values import (
+    attributes_of,
+    code_of,
+    config_of,
+    fields_of,
+    numberless,
+)
+from tfdist.training.input.shuffles import seeds_of
+from tfdist.training.model.inspection import all_optimizers, inner_optimizer
+from tfdist.training.options import TrainerOptions
+
+# Where only the chief writes; the others need not be told of it, or of how often.
+_OF_THE_CHIEF = ("checkpoint_dir", "keep_checkpoints")
+# What the parts of a model say themselves.
+_SAID_BY_PARTS = ("layers", "input_layers", "output_layers", "build_config", "compile_config")
+
+
+def describe_call(
+    model: keras.Model, options: TrainerOptions, data: dict[str, Any], fit: dict[str, Any]
+) -> list[Field]:
+    """Describes a call of `fit` before anything was read or built.
+
+    Args:
+        model: The model.
+        options: The trainer's.
+        data: Structures that hold the data, by name; None where there is none.
+        fit: The other arguments of `fit`.
+    """
+    fields: list[Field] = list(_versions())
+    for name, value in data.items():
+        if value is not None:
+            fields += describe_data(name, value)
+        else:
+            fields.append((name, "None"))
+    for name, value in fit.items():
+        fields += fields_of(f"fit.{name}", value)
+    fields += _trainer(options)
+    fields += _model(model)
+    return fields
+
+
+def describe_data(name: str, data: Any) -> Iterator[Field]:
+    """Describes data without reading it, apart from arrays, of which it takes a checksum.
+
+    Of a function of `InputContext`, whose data differs from worker to worker, it says only what
+    the whole has: what a `tfdist.data` pipeline tells of itself.
+    """
+    if isinstance(data, tf.data.Dataset):
+        yield name, "tf.data.Dataset"
+        yield f"{name}.element_spec", repr(data.element_spec)
+        yield f"{name}.batches", str(int(data.cardinality()))
+        for place, seeds in enumerate(seeds_of(data)):
+            yield f"{name}.shuffle[{place}].seed", seeds
+    elif isinstance(data, keras.utils.PyDataset):
+        yield name, type(data).__name__
+        yield f"{name}.batches", str(data.num_batches)
+    elif callable(data) and not hasattr(data, "__array__"):
+        yield name, "a function of InputContext"
+        for attribute, label in (
+            ("num_examples", "examples"),
+            ("global_batch", "global_batch"),
+            ("image_shape", "image_shape"),
+            ("seed", "seed"),
+        ):
+            if hasattr(data, attribute):
+                yield f"{name}.{label}", repr(getattr(data, attribute))
+    elif hasattr(data, "__next__"):
+        yield name, "a generator"
+    else:
+        yield from _arrays(name, data)
+
+
+def _arrays(name: str, data: Any) -> Iterator[Field]:
+    leaves = keras.tree.flatten(data)
+    yield name, f"arrays ({len(leaves)})"
+    for place, leaf in enumerate(leaves):
+        if hasattr(leaf, "__next__") or isinstance(leaf, tf.data.Dataset) or callable(leaf):
+            yield from describe_data(f"{name}[{place}]", leaf)
+        elif leaf is not None:
+            array = leaf if hasattr(leaf, "shape") else np.asarray(leaf)
+            yield f"{name}[{place}].examples", str(tuple(array.shape)[:1])
+            yield f"{name}[{place}]", " ".join(checksum.of_structure(array))
+
+
+def describe_batch(data: Any, *, random: bool) -> list[Field]:
+    """Describes the first global batch, by what is in it.
+
+    Args:
+        data: The batch.
+        random: Whether numbers are drawn to make it, as for augmentation, so that each worker
+            may have other images. What remains are labels, whole numbers one an example.
+    """
+    leaves = tf.nest.flatten(data, expand_composites=True)
+    return [
+        (f"data.first_batch[{place}]", checksum.of_structure(leaf)[0])
+        for place, leaf in enumerate(leaves)
+        if not random or (not leaf.dtype.is_floating and len(leaf.shape) == 1)
+    ]
+
+
+def describe_variables(model: keras.Model) -> list[Field]:
+    """Describes all weights, statistics and seeds, and what the optimizers hold."""
+    fields = [
+        (
+            f"weights.{numberless(str(variable.path))} [{place}]",
+            checksum.of_variable(variable),
+        )
+        for place, variable in enumerate(model.variables)
+    ]
+    for number, optimizer in enumerate(all_optimizers(model)):
+        if isinstance(optimizer, keras.optimizers.Optimizer):
+            fields += [
+                (_state_name(number, place, variable), _state_text(variable))
+                for place, variable in enumerate(optimizer.variables)
+            ]
+    return fields
+
+
+def describe_rates(model: keras.Model) -> list[Field]:
+    """Describes the rates and counts among what `describe_variables` does, which is cheap."""
+    return [
+        (_state_name(number, place, variable), _state_text(variable))
+        for number, optimizer in enumerate(all_optimizers(model))
+        if isinstance(optimizer, keras.optimizers.Optimizer)
+        for place, variable in enumerate(optimizer.variables)
+        if tuple(variable.shape) == ()
+    ]
+
+
+def _state_name(number: int, place: int, variable: keras.Variable) -> str:
+    owner = "optimizer" if not number else f"optimizer[{number}]"
+    name = numberless(str(variable.path)).rpartition("/")[2]
+    return f"state.{owner}.{name} [{place}]"
+
+
+def _state_text(variable: keras.Variable) -> str:
+    if tuple(variable.shape) == ():  # A rate or a count says more than its checksum.
+        return str(checksum.value_of(variable)[()])
+    return checksum.of_variable(variable)
+
+
+def _versions() -> Iterator[Field]:
+    yield "versions.tfdist", tfdist.__version__
+    yield "versions.tensorflow", tf.__version__
+    yield "versions.keras", keras.__version__
+    yield "versions.python", ".".join(platform.python_version_tuple()[:2])
+
+
+def _trainer(options: TrainerOptions) -> Iterator[Field]:
+    for field in dataclasses.fields(options):
+        if field.name not in _OF_THE_CHIEF:
+            yield from fields_of(f"Trainer.{field.name}", getattr(options, field.name))
+    given = "given" if options.checkpoint_dir is not None else "None"
+    yield "Trainer.checkpoint_dir", given
+
+
+def _model(model: keras.Model) -> Iterator[Field]:
+    yield "keras.floatx", keras.config.floatx()
+    yield "model", numberless(type(model).__name__)
+    if type(model).__module__.split(".")[0] != "keras":
+        yield "model.code", code_of(type(model))
+        yield from fields_of("model", attributes_of(model), 1)
+    yield "model.trainable", str(model.trainable)
+    yield from _layers("model", model, set())
+    yield from _connections(model)
+    yield "model.compiled", str(model.compiled)
+    if not model.compiled:
+        return
+    compiled = getattr(getattr(model, "_compile_config", None), "config", {})
+    for name, value in compiled.items():
+        if name != "optimizer":
+            yield from fields_of(f"compile.{name}", value)
+    for number, optimizer in enumerate(all_optimizers(model)):
+        yield from _optimizer("optimizer" if not number else f"optimizer[{number}]", optimizer)
+
+
+def _layers(name: str, container: Any, seen: set[int]) -> Iterator[Field]:
+    """The layers of a model, and those inside of them; one in two places is described once."""
+    layers = getattr(container, "layers", None)
+    layers = list(layers if layers is not None else container._layers)
+    yield f"{name}.layers", f"{len(layers)} of them"
+    for place, layer in enumerate(layers):
+        if id(layer) in seen:
+            continue
+        seen.add(id(layer))
+        below = f"{name}.layers[{place}] {numberless(layer.name)}"
+        yield from _layer(below, layer)
+        if getattr(layer, "layers", None) or layer._layers:
+            yield from _layers(below, layer, seen)
+
+
+def _layer(name: str, layer: keras.Layer) -> Iterator[Field]:
+    yield name, type(layer).__name__
+    config = config_of(layer)
+    if config is None:
+        config = attributes_of(layer)
+    config = {k: v for k, v in config.items() if k not in _SAID_BY_PARTS}
+    config |= {"trainable": layer.trainable, "dtype": layer.dtype_policy.name}
+    yield from fields_of(name, config, 1)
+    if type(layer).__module__.split(".")[0] != "keras":
+        yield f"{name}.code", code_of(type(layer))
+
+
+def _connections(model: keras.Model) -> Iterator[Field]:
+    """How the layers of a functional model are connected, by their places."""
+    config = config_of(model) if hasattr(model, "operations") else None
+    if config is None or "layers" not in config:
+        return
+    layers = [layer for layer in config["layers"] if isinstance(layer, dict)]
+    places = {
+        str(layer.get("name", layer.get("config", {}).get("name"))): place
+        for place, layer in enumerate(layers)
+    }
+    for place, layer in enumerate(layers):
+        nodes = json.dumps(layer.get("inbound_nodes", []), default=str, sort_keys=True)
+        found = re.findall(r'"keras_history": \["([^"]*)", (\d+), (\d+)\]', nodes)
+        yield (
+            f"model.layers[{place}].inputs",
+            str([(places.get(source, -1), int(tensor)) for source, _, tensor in found]),
+        )
+
+
+def _optimizer(name: str, optimizer: Any) -> Iterator[Field]:
+    if optimizer is None:
+        yield name, "None"
+        return
+    yield name, type(optimizer).__name__
+    inner = inner_optimizer(optimizer)
+    if inner is not optimizer:
+        yield f"{name}.inner_optimizer", type(inner).__name__
+    config = config_of(inner)
+    if config is None:
+        config = attributes_of(inner)
+    # A rate that is a number is a variable, which a callback may set for all later.
+    config.pop("name", None)
+    rate = getattr(inner, "_learning_rate", None)
+    if rate is not None:
+        config["learning_rate"] = rate.numpy() if isinstance(rate, keras.Variable) else rate
+    yield from fields_of(name, config, 1)

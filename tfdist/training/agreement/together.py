@@ -1,0 +1,180 @@
+"""When in a `fit` the workers compare what they have, and what becomes of a difference."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import keras
+
+from tfdist.collectives.process_group import ProcessGroup
+from tfdist.errors import ConfigError, OutOfStepError
+from tfdist.training.agreement.compare import require_same
+from tfdist.training.agreement.description import (
+    describe_batch,
+    describe_call,
+    describe_rates,
+    describe_variables,
+)
+from tfdist.training.input.feed import AnyFeed, Feed
+from tfdist.training.input.shuffles import is_random, require_an_order
+from tfdist.training.options import TrainerOptions
+
+_Method = TypeVar("_Method", bound=Callable[..., Any])
+
+# Arguments of `fit` that hold data, and what they are called in messages.
+_DATA = {
+    "x": "data",
+    "y": "data.y",
+    "sample_weight": "data.sample_weight",
+    "validation_data": "validation",
+}
+# A worker's own affair: most callbacks are the chief's, and only the chief prints.
+_OWN = ("self", "callbacks", "verbose")
+
+
+class Agreement:
+    """Sees, for a trainer, that all workers do the same; does nothing where there is one.
+
+    All workers must call its methods at the same points.
+
+    Args:
+        model: The model.
+        group: The processes that train it.
+        options: The trainer's.
+    """
+
+    def __init__(self, model: keras.Model, group: ProcessGroup, options: TrainerOptions) -> None:
+        self._model = model
+        self._group = group
+        self._options = options
+        self._needed = group.layout.workers > 1
+        self._data: Any = None
+
+    def on_call(self, arguments: dict[str, Any]) -> None:
+        """Compares the arguments of `fit`, the model, and all it is trained with.
+
+        Raises:
+            ConfigError: Something differs, or each worker would read batches of its own.
+        """
+        if not self._needed:
+            return
+        self._data = arguments["x"]
+        data = {name: arguments[argument] for argument, name in _DATA.items()}
+        rest = {k: v for k, v in arguments.items() if k not in _DATA and k not in _OWN}
+        require_same(self._group, describe_call(self._model, self._options, data, rest))
+        self.on_data(arguments["validation_data"], "validation_data")
+
+    def on_data(self, data: Any, argument: str = "data") -> None:
+        """Refuses data that each worker would read in another order.
+
+        Raises:
+            ConfigError: The data shuffles without a seed.
+        """
+        if self._needed:
+            require_an_order(argument, data)
+
+    def on_start(self, feed: AnyFeed) -> None:
+        """Compares the first global batch, where all workers read the whole of it.
+
+        Raises:
+            ConfigError: It differs.
+        """
+        data, self._data = self._data, None
+        if not isinstance(feed, Feed):  # One device's.
+            return
+        first, feed.first_batch = feed.first_batch, None
+        if self._needed and feed.whole and first is not None:
+            require_same(self._group, describe_batch(first, random=is_random(data)))
+
+    def on_save(self) -> None:
+        """Compares all variables before a checkpoint of them is written.
+
+        Raises:
+            OutOfStepError: They differ.
+        """
+        if self._needed:
+            self._compare_variables("before a checkpoint: ", OutOfStepError)
+
+    def callback(self) -> keras.callbacks.Callback | None:
+        """A callback that, behind those of the user, compares what they have left.
+
+        It does so with all variables before the first step and at each epoch's end, and with
+        rates, which schedules set, before the first step of each epoch.
+        """
+        return _Watch(self) if self._needed else None
+
+    def before_first_step(self, epoch: int, *, trained: bool) -> None:
+        """Compares what the callbacks of an epoch's beginning have left.
+
+        Args:
+            epoch: Which epoch, from 0.
+            trained: Whether there was an epoch before it in this `fit`.
+
+        Raises:
+            ConfigError: It differs, and nothing has been trained: what was given is wrong.
+            OutOfStepError: It differs.
+        """
+        if not trained:
+            self._compare_variables("", ConfigError)
+            return
+        where = f"epoch {epoch + 1}, before its first step: "
+        fields = describe_rates(self._model)
+        require_same(self._group, fields, error=OutOfStepError, where=where)
+
+    def after_epoch(self, epoch: int) -> None:
+        """Compares all variables, behind the callbacks of an epoch's end.
+
+        Raises:
+            OutOfStepError: They differ.
+        """
+        self._compare_variables(f"epoch {epoch + 1}, at its end: ", OutOfStepError)
+
+    def _compare_variables(self, where: str, error: type[ConfigError | OutOfStepError]) -> None:
+        fields = describe_variables(self._model)
+        require_same(self._group, fields, error=error, where=where)
+
+
+class _Watch(keras.callbacks.Callback):
+    """Calls an agreement before the first step of each epoch and at its end."""
+
+    def __init__(self, agreement: Agreement) -> None:
+        super().__init__()
+        self._agreement = agreement
+        self._begins = False
+        self._trained = False
+        self._epoch = 0
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        self._begins = True
+        self._epoch = epoch
+
+    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+        if not self._begins:
+            return
+        self._begins = False
+        self._agreement.before_first_step(self._epoch, trained=self._trained)
+        self._trained = True
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        self._agreement.after_epoch(epoch)
+
+
+def agreeing(method: _Method) -> _Method:
+    """Makes a trainer's `fit` compare its arguments with the other workers' before all else.
+
+    Args:
+        method: A method of an object whose `_agreement` is the `Agreement` to ask.
+    """
+    signature = inspect.signature(method)
+
+    @functools.wraps(method)
+    def wrapped(self: Any, *args: Any, **kwargs: Any) -> Any:
+        bound = signature.bind(self, *args, **kwargs)
+        bound.apply_defaults()
+        self._agreement.on_call(bound.arguments)
+        return method(self, *args, **kwargs)
+
+    return wrapped  # type: ignore[return-value]

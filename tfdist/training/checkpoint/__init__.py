@@ -1,0 +1,1 @@
+"""Saves a training run, and resumes it."""

@@ -1,0 +1,177 @@
+"""Runs one pass over the data: calls of the loop, with Keras' callbacks around each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+
+from tfdist.errors import ConfigError
+from tfdist.training.input.feed import AnyFeed, Epoch
+from tfdist.training.loops.base import Loop
+from tfdist.training.session import Follower
+from tfdist.training.stop_training import StopTraining
+
+
+def train_epoch(
+    epoch: Epoch,
+    loop: Loop,
+    every: keras.callbacks.CallbackList,
+    follower: Follower,
+    stop_training: StopTraining,
+    *,
+    first: int,
+    most: int,
+) -> None:
+    """Trains on an epoch's elements, from number `first` on, at most `most` of them per call.
+
+    Raises:
+        ConfigError: There is no element.
+        Preempted: A worker was asked to stop. Training is saved.
+    """
+    step = first
+    while _any_left(epoch, step):
+        wanted = _wanted(epoch, step, most)
+        count = follower.before_training(wanted)
+        every.on_train_batch_begin(step)
+        stop_training.before_call()
+        taken = epoch.taken
+        logs = loop.train(epoch, count)
+        last = step + (most if epoch.several and count == wanted else count) - 1
+        count = _made(epoch, taken, count)
+        every.on_train_batch_end(last, logs)
+        step += count
+        follower.after_training(count)
+        if stop_training.after_call():
+            return
+    _require_any(epoch, step)
+
+
+def evaluate_epoch(
+    epoch: Epoch,
+    loop: Loop,
+    every: keras.callbacks.CallbackList,
+    follower: Follower,
+    *,
+    most: int,
+    stopped: Callable[[], bool] = lambda: False,
+) -> None:
+    """Evaluates on an epoch's elements, `most` of them a call at most, until it is `stopped`.
+
+    Raises:
+        ConfigError: There is no element.
+        Preempted: A worker was asked to stop. Training is saved.
+    """
+    step = 0
+    while _any_left(epoch, step):
+        count = _wanted(epoch, step, most)
+        follower.before_evaluating(step)
+        every.on_test_batch_begin(step)
+        taken = epoch.taken
+        logs = loop.test(epoch, count)
+        last = step + (most if epoch.several else count) - 1
+        count = _made(epoch, taken, count)
+        every.on_test_batch_end(last, logs)
+        step += count
+        if stopped():
+            return
+    _require_any(epoch, step)
+
+
+def evaluate(
+    model: keras.Model,
+    feed: AnyFeed,
+    loop: Loop,
+    every: keras.callbacks.CallbackList,
+    follower: Follower,
+    *,
+    exchange: Callable[[int], list[int]],
+    most: int,
+    may_stop: bool,
+) -> dict[str, Any]:
+    """Evaluates on all of the data; returns the logs.
+
+    Args:
+        model: The model.
+        feed: The data.
+        loop: The loop for it.
+        every: The callbacks.
+        follower: Is told of each call.
+        exchange: Gives every worker's value of a number.
+        most: How many elements a call takes, at most.
+        may_stop: Whether `model.stop_evaluating` ends it, as in Keras.
+
+    Raises:
+        ConfigError: There is no element.
+        Preempted: A worker was asked to stop. Training is saved.
+    """
+    model.stop_evaluating = False
+    every.on_test_begin()
+    loop.reset_metrics()
+    feed.restart()
+    evaluate_epoch(
+        feed.epoch(0, exchange),
+        loop,
+        every,
+        follower,
+        most=most,
+        stopped=lambda: may_stop and model.stop_evaluating,
+    )
+    loop.finish_epoch()
+    feed.end_epoch()
+    loop.publish()
+    logs = loop.logs()
+    every.on_test_end(logs)
+    return logs
+
+
+def predict_epoch(
+    epoch: Epoch,
+    loop: Loop,
+    every: keras.callbacks.CallbackList,
+    *,
+    most: int = 1,
+    stopped: Callable[[], bool] = lambda: False,
+) -> Any:
+    """Predicts an epoch's elements, `most` of them a call at most, until it is `stopped`.
+
+    Raises:
+        ConfigError: There is no element.
+    """
+    predictions: list[Any] = []
+    step = 0
+    while _any_left(epoch, step):
+        count = _wanted(epoch, step, most)
+        every.on_predict_batch_begin(step)
+        taken = epoch.taken
+        predictions.append(loop.predict(epoch, count))
+        last = step + (most if epoch.several else count) - 1
+        count = _made(epoch, taken, count)
+        every.on_predict_batch_end(last, {"outputs": predictions[-1]})
+        step += count
+        if stopped():
+            break
+    _require_any(epoch, step)
+    return loop.join([loop.fetch(prediction) for prediction in predictions])
+
+
+def _wanted(epoch: Epoch, step: int, most: int) -> int:
+    """How many elements to ask for in a call."""
+    if epoch.steps is None:
+        return most if epoch.several else 1
+    return min(most, epoch.steps - step)
+
+
+def _made(epoch: Epoch, taken: int, wanted: int) -> int:
+    """How many elements a call has taken, where there may have been fewer than wanted."""
+    return epoch.taken - taken if epoch.steps is None else wanted
+
+
+def _any_left(epoch: Epoch, step: int) -> bool:
+    return epoch.peek() if epoch.steps is None else step < epoch.steps
+
+
+def _require_any(epoch: Epoch, step: int) -> None:
+    if step == 0 and not epoch.may_be_empty:
+        raise ConfigError("data: it has no batch; give at least one example")

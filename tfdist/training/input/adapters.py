@@ -1,0 +1,348 @@
+"""Turns a user's data into a `Feed`: datasets, functions, generators, arrays."""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from tfdist.collectives.layout import ReplicaLayout
+from tfdist.errors import ConfigError
+from tfdist.training.input.batch import rows_between, rows_of
+from tfdist.training.input.feed import Feed
+
+_DEFAULT_BATCH = 32
+
+
+def make_feed(
+    x: Any,
+    y: Any = None,
+    sample_weight: Any = None,
+    *,
+    layout: ReplicaLayout,
+    batch_size: int | None = None,
+    shuffle: bool = False,
+    seed: int = 0,
+    class_weight: dict[int, float] | None = None,
+    steps: int | None = None,
+) -> Feed:
+    """Makes the feed of any data that Keras' `fit` would accept.
+
+    Args:
+        x: A `tf.data.Dataset` of global batches; a function of `tf.distribute.InputContext`
+            (and, if it takes them, of `epoch`, and of `first_batch`, the batch to start at) that
+            gives this pipeline's dataset of batches; a `keras.utils.PyDataset` or a generator of
+            global batches; or arrays.
+        y: Targets, with arrays only.
+        sample_weight: Weights, with arrays only.
+        layout: The replicas this process holds.
+        batch_size: The global batch, with arrays only.
+        shuffle: Whether to shuffle arrays anew in each epoch.
+        seed: The seed of the order of shuffled arrays, beside the epoch.
+        class_weight: A weight for each class.
+        steps: Steps per epoch, or None for all there are.
+
+    Raises:
+        ConfigError: The data is none of these, or an argument cannot be used with it.
+    """
+    arrays = False
+    peek: Callable[[], tf.data.Dataset] | None = None
+    pass_over: Callable[[int], None] = lambda epochs: None  # noqa: E731
+    end_epoch: Callable[[], None] = lambda: None  # noqa: E731
+    if isinstance(x, tf.data.Dataset):
+        make, pass_over = _of_dataset(x)
+    elif isinstance(x, keras.utils.PyDataset):
+        make, pass_over = _of_py_dataset(x)
+        end_epoch = x.on_epoch_end
+    elif callable(x) and not hasattr(x, "__array__"):
+        return _of_function(x, layout, class_weight, steps)
+    elif inspect.isgenerator(x) or (isinstance(x, Iterator) and not hasattr(x, "__array__")):
+        make, peek = _of_generator(x)
+    else:
+        arrays = True
+        make = _of_arrays(x, y, sample_weight, batch_size or _DEFAULT_BATCH, shuffle, seed)
+    if not arrays:
+        for name, value in (("y", y), ("sample_weight", sample_weight)):
+            if value is not None:
+                raise ConfigError(
+                    f"{name}: given beside data that already holds it ({type(x).__name__}); "
+                    "put it into the dataset's elements (x, y, sample_weight)"
+                )
+        if batch_size is not None:
+            raise ConfigError(
+                f"batch_size: {batch_size} is given beside data that comes in batches "
+                f"({type(x).__name__}); leave it out"
+            )
+
+    def of_epoch(epoch: int, first: int) -> tf.data.Dataset:
+        batches = with_class_weight(make(epoch, first), class_weight)
+        return batches.map(lambda *e: _own_part(_element(e), layout))
+
+    def sample() -> tf.data.Dataset:
+        # Uncut: this worker's part of a small batch may have no rows.
+        batches = with_class_weight(peek() if peek is not None else make(0, 0), class_weight)
+        return batches.map(lambda *e: _own_part(_element(e), ReplicaLayout()))
+
+    return Feed(
+        of_epoch,
+        whole=True,
+        layout=layout,
+        steps=steps,
+        sample=sample,
+        pass_over=pass_over,
+        end_epoch=end_epoch,
+    )
+
+
+def split_arrays(x: Any, y: Any, sample_weight: Any, fraction: float) -> tuple[Any, Any]:
+    """Splits arrays into rows to train on and, at the end, rows to validate on.
+
+    Args:
+        x: Arrays, or a structure of them.
+        y: Targets, or None.
+        sample_weight: Weights, or None.
+        fraction: The fraction of the rows to validate on.
+
+    Returns:
+        Two triples of x, y and sample_weight.
+
+    Raises:
+        ConfigError: The fraction is not between 0 and 1, or the data is not arrays.
+    """
+    if not 0 < fraction < 1:
+        raise ConfigError(f"validation_split: {fraction} is given; allowed: between 0 and 1")
+    if isinstance(x, tf.data.Dataset) or callable(x):
+        raise ConfigError(
+            "validation_split: allowed with arrays only; give validation_data instead"
+        )
+    parts = (x, y, sample_weight)
+    length = len(next(a for a in keras.tree.flatten(parts) if a is not None))
+    at = int(length * (1 - fraction))
+
+    def cut(piece: slice) -> Any:
+        return tuple(
+            None if part is None else keras.tree.map_structure(lambda a: a[piece], part)
+            for part in parts
+        )
+
+    return cut(slice(0, at)), cut(slice(at, None))
+
+
+def _own_part(data: Any, layout: ReplicaLayout) -> tuple[Any, tf.Tensor]:
+    rows = rows_of(data)
+    if layout.workers == 1:
+        return data, rows
+    return rows_between(data, *layout.own_rows(rows)), rows
+
+
+def _element(parts: tuple[Any, ...]) -> Any:
+    """Unpacks a dataset's element as Keras does: a tuple's parts are separate arguments."""
+    return parts if len(parts) > 1 or isinstance(parts[0], tuple) else parts[0]
+
+
+def _of_function(
+    function: Callable[..., tf.data.Dataset],
+    layout: ReplicaLayout,
+    class_weight: dict[int, float] | None,
+    steps: int | None,
+) -> Feed:
+    batches = function_batches(function, layout, class_weight)
+
+    def make(epoch: int, first: int) -> tf.data.Dataset:
+        return batches(epoch, first).map(lambda *e: (_element(e), rows_of(_element(e))))
+
+    return Feed(make, whole=layout.workers == 1, layout=layout, steps=steps)
+
+
+def function_batches(
+    function: Callable[..., tf.data.Dataset],
+    layout: ReplicaLayout,
+    class_weight: dict[int, float] | None,
+) -> Callable[[int, int], tf.data.Dataset]:
+    """The batches of a function of `tf.distribute.InputContext`, by epoch and first batch.
+
+    Args:
+        function: It may take `epoch` and `first_batch` too.
+        layout: The replicas this process holds.
+        class_weight: A weight for each class.
+    """
+    context = tf.distribute.InputContext(
+        num_input_pipelines=layout.workers,
+        input_pipeline_id=layout.worker,
+        num_replicas_in_sync=layout.replicas,
+    )
+    try:
+        takes = set(inspect.signature(function).parameters) & {"epoch", "first_batch"}
+    except (TypeError, ValueError):
+        takes = set()
+
+    def make(epoch: int, first: int) -> tf.data.Dataset:
+        given = {"epoch": epoch, "first_batch": first}
+        dataset = function(context, **{name: given[name] for name in takes})
+        if not isinstance(dataset, tf.data.Dataset):
+            raise ConfigError(
+                f"data: the function of InputContext gave {type(dataset).__name__}; "
+                "it must return a tf.data.Dataset"
+            )
+        if first and "first_batch" not in takes:
+            dataset = dataset.skip(first)
+        return with_class_weight(dataset, class_weight)
+
+    return make
+
+
+def _of_arrays(
+    x: Any, y: Any, sample_weight: Any, batch: int, shuffle: bool, seed: int
+) -> Callable[[int, int], tf.data.Dataset]:
+    parts: Any = (x,) if y is None else (x, y)
+    if sample_weight is not None:
+        parts = (x, y, sample_weight)
+    parts = _tuples(parts)
+    parts = tf.nest.map_structure(lambda a: a if tf.is_tensor(a) else np.asarray(a), parts)
+    if any(a.ndim == 0 for a in tf.nest.flatten(parts)):
+        raise ConfigError(
+            "data: a list of numbers or a number is given; allowed: arrays with a row for each "
+            "example (numpy.array(...))"
+        )
+    lengths = {int(a.shape[0]) for a in tf.nest.flatten(parts)}
+    if len(lengths) != 1:
+        raise ConfigError(
+            f"data: the arrays have {' and '.join(map(str, sorted(lengths)))} rows; "
+            "allowed: the same number in all"
+        )
+    (length,) = lengths
+    tensors = tf.nest.map_structure(
+        lambda a: tf.convert_to_tensor(a, tf.float32 if a.dtype == np.float64 else None), parts
+    )
+
+    def make(epoch: int, first: int) -> tf.data.Dataset:
+        order = np.arange(length)
+        if shuffle:
+            order = np.random.default_rng((seed, epoch)).permutation(length)
+        indices = tf.data.Dataset.from_tensor_slices(order[first * batch :]).batch(batch)
+        return indices.map(
+            lambda rows: tf.nest.map_structure(lambda t: tf.gather(t, rows), tensors)
+        )
+
+    return make
+
+
+def _of_dataset(
+    dataset: tf.data.Dataset,
+) -> tuple[Callable[[int, int], tf.data.Dataset], Callable[[int], None]]:
+    def make(epoch: int, first: int) -> tf.data.Dataset:
+        return dataset.skip(first) if first else dataset
+
+    def pass_over(epochs: int) -> None:
+        # Each iterator of a dataset that reshuffles takes the next seed from it.
+        for _ in range(epochs):
+            iter(dataset)
+
+    return make, pass_over
+
+
+def _of_generator(
+    generator: Iterator[Any],
+) -> tuple[Callable[[int, int], tf.data.Dataset], Callable[[], tf.data.Dataset]]:
+    """Returns datasets of the generator's remaining elements, and one of its first element."""
+    first = _tuples(next(generator))
+    used = False
+
+    def make(epoch: int, first_batch: int) -> tf.data.Dataset:
+        nonlocal used
+        rest = itertools.chain([] if used else [first], map(_tuples, generator))
+
+        def mark() -> Iterator[Any]:
+            nonlocal used
+            for element in rest:
+                used = True
+                yield element
+
+        dataset = tf.data.Dataset.from_generator(mark, output_signature=_signature(first))
+        return dataset.skip(first_batch) if first_batch else dataset
+
+    def peek() -> tf.data.Dataset:
+        return tf.data.Dataset.from_generator(
+            lambda: iter([first]), output_signature=_signature(first)
+        )
+
+    return make, peek
+
+
+def _of_py_dataset(
+    data: keras.utils.PyDataset,
+) -> tuple[Callable[[int, int], tf.data.Dataset], Callable[[int], None]]:
+    first = _tuples(data[0])
+    length = data.num_batches
+
+    def make(epoch: int, first_batch: int) -> tf.data.Dataset:
+        def batches() -> Iterator[Any]:
+            counter = itertools.count(first_batch)
+            for index in counter if length is None else range(first_batch, length):
+                yield _tuples(data[index])
+
+        dataset = tf.data.Dataset.from_generator(batches, output_signature=_signature(first))
+        if length is not None:
+            left = max(0, length - first_batch)
+            dataset = dataset.apply(tf.data.experimental.assert_cardinality(left))
+        return dataset
+
+    def pass_over(epochs: int) -> None:
+        for _ in range(epochs):
+            data.on_epoch_end()
+
+    return make, pass_over
+
+
+def _tuples(element: Any) -> Any:
+    """Replaces lists in a structure by tuples: tf.data would convert lists to tensors."""
+    if isinstance(element, dict):
+        return {key: _tuples(value) for key, value in element.items()}
+    if isinstance(element, (list, tuple)):
+        return tuple(_tuples(value) for value in element)
+    return element
+
+
+def _signature(element: Any) -> Any:
+    def spec(leaf: Any) -> tf.TensorSpec:
+        array = np.asarray(leaf)
+        dtype = np.float32 if array.dtype == np.float64 else array.dtype
+        return tf.TensorSpec([None, *array.shape[1:]], dtype)
+
+    return tf.nest.map_structure(spec, element)
+
+
+def with_class_weight(
+    dataset: tf.data.Dataset, class_weight: dict[int, float] | None
+) -> tf.data.Dataset:
+    """The dataset with sample weights by class, where a table of them is given."""
+    if class_weight is None:
+        return dataset
+    table = np.ones(max(class_weight) + 1, np.float32)
+    for label, weight in class_weight.items():
+        table[label] = weight
+
+    def add(*parts: Any) -> Any:
+        if len(parts) == 3:
+            raise ConfigError(
+                "class_weight: given beside sample_weight; allowed: one of them (multiply the "
+                "class weights into the sample weights)"
+            )
+        if len(parts) != 2 or not tf.is_tensor(parts[1]):
+            raise ConfigError("class_weight: allowed with elements (x, y) of one target only")
+        x, y = parts
+        labels = y
+        if y.shape.rank is not None and y.shape.rank > 1:
+            labels = tf.argmax(y, -1) if y.shape[-1] != 1 else tf.squeeze(y, -1)
+        labels = tf.cast(tf.round(tf.cast(labels, tf.float32)), tf.int32)
+        known = labels < len(table)
+        weights = tf.gather(tf.constant(table), tf.where(known, labels, 0))
+        return x, y, tf.where(known, weights, 1.0)
+
+    # AutoGraph would wrap the errors into one of its own.
+    return dataset.map(tf.autograph.experimental.do_not_convert(add))

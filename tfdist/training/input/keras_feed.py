@@ -1,0 +1,251 @@
+"""Batches for one device: the epochs are those of Keras' own `EpochIterator`."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import tensorflow as tf
+
+from tfdist.training.input.batch import rows_of
+from tfdist.training.input.feed import Epoch
+
+
+def _nothing() -> None:
+    """Does nothing."""
+
+
+@dataclass(frozen=True)
+class Batches:
+    """Data as Keras' adapters give it.
+
+    Attributes:
+        make: Gives the dataset of an epoch, without its first so many elements.
+        length: How many elements an epoch has, None where only reading it shows.
+        rows: Says how many rows a batch has; None where a batch is to be read to know.
+        begin_epoch: Called before each epoch.
+        end_epoch: Called after each epoch.
+        counts_reads: Whether what an epoch holds depends on how often the data was read.
+    """
+
+    make: Callable[[int, int], tf.data.Dataset]
+    length: Callable[[], int | None]
+    rows: Callable[[], int | None] = lambda: None
+    begin_epoch: Callable[[], None] = _nothing
+    end_epoch: Callable[[], None] = _nothing
+    counts_reads: bool = False
+
+
+class KerasEpoch(Epoch):
+    """A pass over data whose end may show only when it is reached.
+
+    Args:
+        iterator: Gives the elements.
+        steps: How many there are, None if unknown.
+        limit: At most so many are taken where `steps` is unknown; None for all.
+        ran_out: Called where there is none left before the limit.
+        ahead: The first element, as an optional, where it was taken from the iterator already.
+        may_be_empty: Whether it may have no element at all.
+    """
+
+    several = True
+
+    def __init__(
+        self,
+        iterator: Any,
+        steps: int | None,
+        limit: int | None,
+        ran_out: Callable[[], None],
+        *,
+        ahead: Any,
+        may_be_empty: bool,
+    ) -> None:
+        super().__init__(iterator, steps)
+        self._next = ahead
+        self.may_be_empty = may_be_empty
+        self._limit = limit
+        self._ran_out = ran_out
+
+    def peek(self) -> bool:
+        """Fetches one element ahead; says whether there was one."""
+        if self._limit is not None and self.taken >= self._limit:
+            return False
+        if self._next is None:
+            optional = self.iterator.get_next_as_optional()
+            if not bool(optional.has_value()):
+                self._ran_out()
+                return False
+            self._next = optional
+        return True
+
+    @property
+    def is_ahead(self) -> bool:
+        """Whether an element was fetched ahead."""
+        return self._next is not None
+
+    def pop_optional(self) -> Any:
+        """The element fetched ahead, whose shapes in a graph are the dataset's."""
+        optional, self._next = self._next, None
+        self.taken += 1
+        return optional
+
+    def pop(self) -> Any:
+        """The element fetched ahead, or else the next one."""
+        if self._next is not None:
+            return self.pop_optional().get_value()
+        self.taken += 1
+        return next(self.iterator)
+
+
+class KerasFeed:
+    """Batches for one device.
+
+    Args:
+        batches: The data.
+        steps: Steps per epoch if the user fixed them: the data then goes on over epochs.
+
+    Attributes:
+        whole: True: a batch is the global one.
+    """
+
+    whole = True
+
+    def __init__(self, batches: Batches, steps: int | None) -> None:
+        self._batches = batches
+        self._steps = steps
+        self._iterator: Any = None
+        self._length: int | None = None
+        self._seen = 0
+        self._any = False
+        self._ahead: Any = None  # An iterator from which a batch was read to count its rows.
+        self._first: Any = None
+        self._rows: int | None = None
+
+    @property
+    def rows(self) -> int:
+        """Rows of the first batch."""
+        if self._rows is None:
+            self._rows = self._batches.rows()
+        if self._rows is None:
+            # Another iterator would change what a dataset that reshuffles gives, so the first
+            # epoch goes on with this one.
+            self._ahead = iter(self._batches.make(0, 0))
+            self._first = self._ahead.get_next_as_optional()
+            there = bool(self._first.has_value())
+            self._rows = int(rows_of(self._first.get_value())) if there else 0
+        return self._rows
+
+    @property
+    def element_spec(self) -> Any:
+        """The structure, shapes and types of the elements."""
+        return self._batches.make(0, 0).element_spec
+
+    def end_epoch(self) -> None:
+        """Ends an epoch; the next one begins anew where the data is at its end."""
+        if self._length is not None and self._seen >= self._length:
+            if self._batches.counts_reads and self._steps is None:
+                # Keras makes an iterator here that it does not use, and a dataset that
+                # reshuffles takes another order each time.
+                iter(self._batches.make(0, 0))
+            self._iterator = None
+        self._batches.end_epoch()
+
+    def restart(self) -> None:
+        """Makes the next epoch begin at the beginning of the data."""
+        self._iterator = None
+        self._batches.end_epoch()
+
+    def resume(self, first_epoch: int, epoch: int, step: int) -> None:
+        """Takes the data to where an earlier run had come, before `epoch` is called.
+
+        Args:
+            first_epoch: The epoch that run began with.
+            epoch: The epoch it had come to.
+            step: How many elements of that epoch it had taken.
+        """
+        length = self._batches.length()
+        if self._steps is None:
+            self._pass_over((epoch - first_epoch) * (1 if length is None else 2))
+            for _ in range(epoch - first_epoch):
+                self._batches.end_epoch()
+            return
+        began, seen, reads = first_epoch, 0, 0
+        for number in range(first_epoch, epoch):
+            seen += self._steps if length is None else min(self._steps, length - seen)
+            if length is not None and seen >= length:
+                began, seen, reads = number + 1, 0, reads + 1
+        self._pass_over(reads)
+        self._start(began, seen + step)
+
+    def epoch(
+        self,
+        number: int,
+        exchange: Callable[[int], list[int]] | None = None,
+        first: int = 0,
+    ) -> KerasEpoch:
+        """Starts epoch `number`.
+
+        Args:
+            number: From 0; with a fixed number of steps the data goes on where it was.
+            exchange: Not asked: there is one worker.
+            first: The element to start at; `steps` of the epoch counts those before it too.
+        """
+        if self._iterator is None or self._steps is None:
+            self._start(number, first)
+        else:
+            self._batches.begin_epoch()
+        ahead, self._first = self._first, None
+        may_be_empty, self._any = self._any, True
+        steps, limit = None, None
+        if self._length is None:
+            limit = None if self._steps is None else self._steps - first
+        else:
+            steps = first + self._length - self._seen
+            if self._steps is not None:
+                if steps < self._steps:
+                    _warn()
+                steps = min(steps, self._steps)
+            self._seen += steps - first
+        return KerasEpoch(
+            self._iterator, steps, limit, self._ran_out, ahead=ahead, may_be_empty=may_be_empty
+        )
+
+    def _pass_over(self, reads: int) -> None:
+        """Does to the data what reading it so often does."""
+        if self._batches.counts_reads:
+            if reads and self._ahead is not None:
+                self._ahead, self._first, reads = None, None, reads - 1
+            for _ in range(reads):
+                iter(self._batches.make(0, 0))
+
+    def _start(self, number: int, first: int) -> None:
+        self._seen = first
+        if self._ahead is not None and self._batches.counts_reads:
+            self._batches.begin_epoch()
+            self._iterator, self._ahead = self._ahead, None
+            if first:
+                self._first = None
+                for _ in range(first - 1):
+                    next(self._iterator)
+        else:
+            self._first = None
+            dataset = self._batches.make(number, first)
+            self._batches.begin_epoch()
+            self._iterator = iter(dataset)
+        self._length = self._batches.length()
+
+    def _ran_out(self) -> None:
+        self._iterator = None
+        if self._steps is not None:
+            _warn()
+
+
+def _warn() -> None:
+    warnings.warn(
+        "Your input ran out of data; interrupting training. Make sure that your dataset or "
+        "generator can generate at least `steps_per_epoch * epochs` batches. You may need to use "
+        "the `.repeat()` function when building your dataset.",
+        stacklevel=2,
+    )

@@ -1,0 +1,103 @@
+"""What in a `tf.data.Dataset` is read in another order by each worker, found in its graph."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import tensorflow as tf
+
+from tfdist.errors import ConfigError
+
+# Operations that draw numbers, Keras' seed generators among them, which count in a variable; and
+# those that call functions.
+_DRAWS = (
+    "Random",
+    "StatelessRandom",
+    "StatelessTruncated",
+    "StatelessMultinomial",
+    "TruncatedNormal",
+    "ParameterizedTruncated",
+    "Multinomial",
+    "StatefulUniform",
+    "StatefulStandardNormal",
+    "StatefulTruncated",
+    "SampleDistortedBoundingBox",
+    "StatelessSampleDistorted",
+)
+_CALLS = {"PartitionedCall", "StatefulPartitionedCall", "If", "StatelessIf", "While"} | {
+    "StatelessWhile",
+    "Case",
+    "StatelessCase",
+}
+
+
+def seeds_of(dataset: tf.data.Dataset) -> list[str]:
+    """The seeds of all shuffles of a dataset, the last first; `none` for one without."""
+    return [_seeds(node) or "none" for node in _nodes(dataset) if hasattr(node, "_seed2")]
+
+
+def require_an_order(argument: str, data: Any) -> None:
+    """Refuses a dataset that each worker would read in an order of its own.
+
+    Args:
+        argument: What it was given as.
+        data: A dataset of global batches of which each worker takes its part; anything else is
+            let pass.
+
+    Raises:
+        ConfigError: It shuffles without a seed, or gives up its order for speed.
+    """
+    if not isinstance(data, tf.data.Dataset):
+        return
+    for node in _nodes(data):
+        if hasattr(node, "_seed2") and not _seeds(node):
+            what = "shuffle" if "huffle" in type(node).__name__ else type(node).__name__.strip("_")
+            raise ConfigError(
+                f"{argument}: {what} has no seed, so each worker would read other batches and "
+                "some examples twice; give it one, as in shuffle(n, seed=1), call "
+                "keras.utils.set_random_seed(...) or tf.random.set_seed(...) before making the "
+                "dataset, or give a function of InputContext"
+            )
+    if data.options().deterministic is False or any(
+        getattr(node, "_deterministic", None) == "false" for node in _nodes(data)
+    ):
+        raise ConfigError(
+            f"{argument}: its order is not deterministic, so each worker would read other "
+            "batches; leave deterministic=False out, or give a function of InputContext"
+        )
+
+
+def is_random(data: Any) -> bool:
+    """Whether a dataset's own functions draw random numbers, as for augmentation."""
+    if not isinstance(data, tf.data.Dataset):
+        return False
+    return any(
+        _draws(function.function.graph) for node in _nodes(data) for function in node._functions()
+    )
+
+
+def _draws(graph: Any) -> bool:
+    types = {operation.type for operation in graph.get_operations()}
+    if types & _CALLS:
+        library = graph.as_graph_def().library.function
+        types |= {node.op for function in library for node in function.node_def}
+    return any(type_.startswith(_DRAWS) for type_ in types)
+
+
+def _nodes(dataset: tf.data.Dataset) -> Iterator[Any]:
+    """The dataset and all that it is made from."""
+    waiting, seen = [dataset], set()
+    while waiting:
+        node = waiting.pop()
+        if id(node) in seen:
+            continue
+        seen.add(id(node))
+        yield node
+        waiting.extend(reversed(node._inputs()))
+
+
+def _seeds(node: Any) -> str:
+    """The two seeds of a transformation; "" where TensorFlow is to draw them."""
+    pair = int(node._seed), int(node._seed2)
+    return "" if pair == (0, 0) else f"{pair[0]}, {pair[1]}"

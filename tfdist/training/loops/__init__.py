@@ -1,0 +1,1 @@
+"""Runs the steps in loops: synchronous, and through parameter servers."""

@@ -1,0 +1,105 @@
+"""Defines the interface of a loop, which runs the steps for a `Trainer`."""
+
+from __future__ import annotations
+
+import abc
+from dataclasses import dataclass
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from tfdist.training.input.feed import AnyFeed, Epoch
+from tfdist.training.step.metrics import MetricTotals
+from tfdist.training.update.base import Update
+
+
+@dataclass(frozen=True)
+class Progress:
+    """The progress of an epoch, for a checkpoint.
+
+    Attributes:
+        totals: The metric totals.
+        logs: The last step's own logs.
+    """
+
+    totals: list[np.ndarray]
+    logs: dict[str, float]
+
+
+def plain(logs: dict[str, Any]) -> dict[str, Any]:
+    """Logs as Python numbers; a metric of several values stays an array."""
+
+    def of_value(value: Any) -> Any:
+        array = np.asarray(value)
+        return float(array) if array.ndim == 0 else array
+
+    return {name: of_value(value) for name, value in logs.items()}
+
+
+class Loop(abc.ABC):
+    """Runs the steps of one model under one strategy, with one kind of data.
+
+    Attributes:
+        totals: The sums behind the metrics.
+        update: Updates the weights, after each batch or after several.
+    """
+
+    totals: MetricTotals
+    update: Update
+
+    def build(self, feed: AnyFeed) -> None:  # noqa: B027
+        """Makes the model's variables before a checkpoint is read, where that is not done yet."""
+
+    @abc.abstractmethod
+    def take_sample(self, data: Any) -> None:
+        """Receives the first rows of the data, before the first step."""
+
+    @abc.abstractmethod
+    def reset_metrics(self) -> None:
+        """Resets the metrics."""
+
+    @abc.abstractmethod
+    def train(self, epoch: Epoch, steps: int) -> dict[str, Any]:
+        """Trains on the next `steps` elements; returns the logs for the callbacks."""
+
+    @abc.abstractmethod
+    def test(self, epoch: Epoch, steps: int) -> dict[str, Any]:
+        """Evaluates on the next `steps` elements; returns the logs so far."""
+
+    @abc.abstractmethod
+    def predict(self, epoch: Epoch, steps: int = 1) -> Any:
+        """Begins to predict the next element; `fetch` gives the outputs."""
+
+    @abc.abstractmethod
+    def fetch(self, prediction: Any) -> Any:
+        """Returns the outputs of the whole global batch, in its order."""
+
+    def join(self, predictions: list[Any]) -> Any:
+        """The outputs of all elements together, as arrays."""
+        return keras.tree.map_structure(lambda *parts: np.concatenate(parts, axis=0), *predictions)
+
+    def publish(self) -> None:
+        """Writes the metrics' sums to the metrics themselves, for `metric.result()` to see."""
+        self.totals.publish()
+
+    @abc.abstractmethod
+    def finish_epoch(self) -> None:
+        """Completes all steps of the epoch, in the weights and the metrics."""
+
+    @abc.abstractmethod
+    def settle(self) -> None:
+        """Waits until the variables hold the results of all steps."""
+
+    @abc.abstractmethod
+    def logs(self) -> dict[str, Any]:
+        """Returns the metrics' values so far, and the last logs of an overridden step."""
+
+    @abc.abstractmethod
+    def progress(self) -> Progress:
+        """Returns the progress of the epoch; call `settle` first."""
+
+    @abc.abstractmethod
+    def resume(self, totals: list[tf.Tensor] | None, logs: dict[str, float]) -> None:
+        """Starts from an earlier `progress`; from no metrics where `totals` is None."""

@@ -1,0 +1,261 @@
+"""The training loop of one device, where Keras' own steps run as they are.
+
+`train_step`, `test_step` and `predict_step` of the model run inside a `tf.function` made as Keras'
+`make_train_function` makes it: what they assign is assigned, and metrics are in the model's own
+variables. The variables of a model that is not built are made where Keras makes them, when a
+step is traced.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+from keras.src.backend.tensorflow.trainer import (
+    convert_to_np_if_not_ragged,
+    potentially_ragged_concat,
+)
+from keras.src.utils.python_utils import pythonify_logs
+
+from tfdist.training.input.feed import AnyFeed, Epoch
+from tfdist.training.input.keras_feed import KerasEpoch
+from tfdist.training.loops.base import Loop, Progress
+from tfdist.training.step.reduction import Reduced
+
+Step = Callable[[Any], Any]
+
+
+class OneDeviceLoop(Loop):
+    """Steps of one model on one device.
+
+    Args:
+        model: The model; compiled, if it is to do more than predict.
+        strategy: The strategy it was made under, of one replica.
+        fed_path: A file to write whenever a step has got its input; "" for none.
+    """
+
+    def __init__(
+        self, model: keras.Model, strategy: tf.distribute.Strategy, *, fed_path: str = ""
+    ) -> None:
+        self.update = UpdatedInStep()
+        self._model = model
+        self._strategy = strategy
+        self._train = _Calls(model, strategy, model.train_step, fed_path)
+        self._test = _Calls(model, strategy, model.test_step, fed_path)
+        self._logs: dict[str, Any] = {}
+
+    def take_sample(self, data: Any) -> None:
+        """Does nothing: no replica is without rows."""
+
+    def build(self, feed: AnyFeed) -> None:
+        """Makes the variables that the first step would make, and runs none."""
+        if self._model.run_eagerly:
+            self.build_symbolically(feed)
+        else:
+            self._train.trace(feed.element_spec)
+
+    def build_symbolically(self, feed: AnyFeed) -> None:
+        """Makes variables as Keras does under a strategy, where Keras can."""
+
+        def of_leaf(spec: Any) -> Any:
+            return None if isinstance(spec, tf.OptionalSpec) else spec
+
+        spec = tf.nest.map_structure(of_leaf, feed.element_spec)
+        with self._strategy.scope():
+            try:
+                self._model._symbolic_build(data_batch=spec)
+            except Exception:
+                # A model without `call`, say; the first step makes what is missing, and says
+                # what is wrong where that cannot be.
+                return
+
+    def reset_metrics(self) -> None:
+        """Starts the metrics from nothing."""
+        self._model.reset_metrics()
+
+    def train(self, epoch: Epoch, steps: int) -> dict[str, Any]:
+        """Trains on the next `steps` elements; returns what the last step returned."""
+        self._logs = self._train(epoch, steps)
+        return self._logs
+
+    def test(self, epoch: Epoch, steps: int) -> dict[str, Any]:
+        """Evaluates on the next `steps` elements; returns what the last step returned."""
+        self._logs = self._test(epoch, steps)
+        return self._logs
+
+    def predict(self, epoch: Epoch, steps: int = 1) -> Any:
+        """Predicts the next `steps` elements."""
+        data = [epoch.pop()]
+        while len(data) < steps and (epoch.steps is not None or epoch.peek()):
+            data.append(epoch.pop())
+        self._model.make_predict_function()
+        return self._model.predict_function(data)
+
+    def fetch(self, prediction: Any) -> Any:
+        """Returns the prediction: it is there already."""
+        return prediction
+
+    def join(self, predictions: list[Any]) -> Any:
+        """All predictions as Keras gives them: arrays, ragged or sparse tensors."""
+
+        def of(*parts: Any) -> Any:
+            return convert_to_np_if_not_ragged(potentially_ragged_concat(list(parts)))
+
+        return keras.tree.map_structure(of, *predictions)
+
+    def finish_epoch(self) -> None:
+        """Does nothing: every step is in the weights."""
+
+    def publish(self) -> None:
+        """Does nothing: the metrics are in their own variables."""
+
+    def settle(self) -> None:
+        """Does nothing: the variables hold all steps after each call."""
+
+    def logs(self) -> dict[str, Any]:
+        """The metrics' values so far, or what the step returned if it names other things."""
+        return dict(pythonify_logs(self._model._get_metrics_result_or_logs(self._logs)))
+
+    def progress(self) -> Progress:
+        """How far the epoch has come."""
+        totals = [np.array(variable.numpy()) for variable in self._model.metrics_variables]
+        logs = pythonify_logs(self._logs)
+        return Progress(totals, {k: v for k, v in logs.items() if isinstance(v, float)})
+
+    def resume(self, totals: list[tf.Tensor] | None, logs: dict[str, float]) -> None:
+        """Starts from an earlier `progress`; from no metrics where `totals` is None."""
+        self.reset_metrics()
+        if totals is not None:
+            for variable, total in zip(self._model.metrics_variables, totals, strict=True):
+                variable.assign(total)
+        self._logs = dict(logs)
+
+
+class UpdatedInStep:
+    """Nothing is left of an update after a step."""
+
+    def loss_scale(self) -> tf.Tensor | None:
+        """None: the optimizer scales its losses itself."""
+        return None
+
+    def take(self, gradients: list[Any]) -> list[Any]:
+        """Returns the gradients."""
+        return gradients
+
+    def apply(self, reduced: Reduced) -> None:
+        """Does nothing."""
+
+    def finish(self) -> None:
+        """Does nothing."""
+
+    def calls_to_end(self, count: int) -> int:
+        """Returns `count`: each batch ends an update."""
+        return count
+
+    def is_complete(self) -> bool:
+        """True."""
+        return True
+
+
+class _Calls:
+    """Calls of a step, one or several steps each.
+
+    Args:
+        model: The model.
+        strategy: Its strategy.
+        step: `train_step` or `test_step`.
+        fed_path: A file to write whenever a step has got its input; "" for none.
+    """
+
+    def __init__(
+        self, model: keras.Model, strategy: tf.distribute.Strategy, step: Step, fed_path: str
+    ) -> None:
+        self._fed_path = fed_path
+
+        def on_batch(data: Any) -> Any:
+            outputs = strategy.run(step, args=(data,))
+            return tf.nest.map_structure(
+                lambda value: strategy.experimental_local_results(value)[0], outputs
+            )
+
+        self._on_batch: Step = on_batch
+        self._from_iterator: Step = lambda iterator: self._step(iterator.get_next())
+        self._from_optional: Step = lambda optional: self._step(optional.get_value())
+        self._several: Callable[..., Any] | None = None
+        if not model.run_eagerly:
+            # As in Keras' own functions the model's code is not rewritten by AutoGraph.
+            self._on_batch = tf.function(
+                on_batch, reduce_retracing=True, autograph=False, jit_compile=model.jit_compile
+            )
+            in_graph = tf.function(reduce_retracing=True, autograph=False)
+            self._from_iterator = in_graph(self._from_iterator)
+            self._from_optional = in_graph(self._from_optional)
+            self._several = in_graph(self._repeat)
+
+    def trace(self, element_spec: Any) -> None:
+        """Traces a step on such elements, which makes all variables, and runs none."""
+        self._from_iterator.get_concrete_function(  # type: ignore[attr-defined]
+            tf.data.IteratorSpec(element_spec)
+        )
+
+    def __call__(self, epoch: Epoch, steps: int) -> dict[str, Any]:
+        """Runs steps on the next `steps` elements; returns the outputs of the last."""
+        assert isinstance(epoch, KerasEpoch)
+        outputs: Any = {}
+        if epoch.steps is None:
+            for number in range(steps):
+                if number and not epoch.peek():
+                    break
+                outputs = self._from_optional(epoch.pop_optional())
+            return _logs(outputs)
+        if epoch.is_ahead:
+            outputs, steps = self._from_optional(epoch.pop_optional()), steps - 1
+        if self._several is not None and steps > 1:
+            outputs = self._several(epoch.iterator, tf.constant(steps))
+        else:
+            for _ in range(steps):
+                outputs = self._from_iterator(epoch.iterator)
+        return _logs(outputs)
+
+    def _step(self, element: Any) -> Any:
+        if self._fed_path:
+            with tf.control_dependencies(
+                [t for t in tf.nest.flatten(element, expand_composites=True) if tf.is_tensor(t)]
+            ):
+                tf.io.write_file(self._fed_path, "")
+        return self._on_batch(keras.tree.map_structure(_none_if_optional, element))
+
+    def _repeat(self, iterator: Any, steps: tf.Tensor) -> Any:
+        """A loop of the graph, whose first round shows what a step returns."""
+        structure = self._step(iterator.get_next())
+        leaves = tf.nest.flatten(structure, expand_composites=True)
+        held = [index for index, leaf in enumerate(leaves) if leaf is not None]
+
+        def body(done: tf.Tensor, *_: Any) -> Any:
+            outputs = tf.nest.flatten(self._step(iterator.get_next()), expand_composites=True)
+            return (done + 1, *(outputs[index] for index in held))
+
+        first = [leaves[index] for index in held]
+        _, *last = tf.while_loop(
+            lambda done, *_: done < steps,
+            body,
+            (tf.constant(1), *first),
+            shape_invariants=(tf.TensorShape([]), *(tf.TensorShape(None) for _ in first)),
+            parallel_iterations=1,
+        )
+        for index, value in zip(held, last, strict=True):
+            leaves[index] = value
+        return tf.nest.pack_sequence_as(structure, leaves, expand_composites=True)
+
+
+def _none_if_optional(leaf: Any) -> Any:
+    """None for the `Optional` that Keras' adapters put where there is None."""
+    return None if isinstance(leaf, tf.experimental.Optional) else leaf
+
+
+def _logs(outputs: Any) -> dict[str, Any]:
+    """What a step returned, if it returned logs."""
+    return outputs if isinstance(outputs, dict) else {}

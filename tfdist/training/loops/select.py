@@ -1,0 +1,235 @@
+"""Selects the loop for a model, and builds it from its parts, once for each kind of data."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tfdist.collectives.choose import make_transport
+from tfdist.collectives.process_group import ProcessGroup
+from tfdist.collectives.transport import Transport
+from tfdist.collectives.wire_types import WIRE_TYPES
+from tfdist.collectives.worker_flags import WorkerFlags
+from tfdist.runtime import shutdown
+from tfdist.strategy.kinds import kind_of
+from tfdist.training.input.feed import AnyFeed, Feed
+from tfdist.training.loops.base import Loop
+from tfdist.training.loops.one_device import OneDeviceLoop
+from tfdist.training.loops.parameter_server import ParameterServerLoop
+from tfdist.training.loops.synchronous import SynchronousLoop
+from tfdist.training.model.inspection import has_several_optimizers
+from tfdist.training.model.support import check_update_within
+from tfdist.training.step.build import build
+from tfdist.training.step.late_reads import reads_its_update
+from tfdist.training.step.metrics import MetricTotals, add_up, check_gathering
+from tfdist.training.step.recording import AddedUp, Continued, Gathered, MetricRecording
+from tfdist.training.step.reduction import Reduction
+from tfdist.training.step.select import make_step
+from tfdist.training.step.slicing import Slicer, as_the_whole, by_batch, by_nominal
+from tfdist.training.update.accumulate import AccumulatingUpdate
+from tfdist.training.update.apply import OptimizerUpdate, PlainUpdate, UpdateWithinStep
+from tfdist.training.update.base import Update
+
+
+@dataclasses.dataclass(frozen=True)
+class LoopOptions:
+    """The user's options for steps.
+
+    Attributes:
+        accumulate_steps: Batches a weight update.
+        wire_dtype: One of `WIRE_TYPES`: what gradients travel in.
+        bytes_per_pack: How much is sent at once, in bytes; 0 leaves it to the strategy.
+        transport: One of `TRANSPORTS`.
+        fed_path: A file to write whenever a step has got its input; "" for none.
+    """
+
+    accumulate_steps: int = 1
+    wire_dtype: str = "auto"
+    bytes_per_pack: int = 0
+    transport: str = "auto"
+    fed_path: str = ""
+
+
+class Loops:
+    """The loops of one model.
+
+    Args:
+        model: A compiled model.
+        group: The processes that train it.
+        flags: Carries the workers' flags.
+        options: The options for steps.
+    """
+
+    def __init__(
+        self, model: keras.Model, group: ProcessGroup, flags: WorkerFlags, options: LoopOptions
+    ) -> None:
+        self._model = model
+        self._strategy = model.distribute_strategy
+        self._group = group
+        self._flags = flags
+        self._options = options
+        self._made: dict[Any, Loop] = {}
+        self._coordinator: Any = None
+        self._of_keras: OneDeviceLoop | None = None
+        self._made_for: list[Any] = []
+        self._flags_then: list[bool] | None = None
+
+    @property
+    def runs_keras_steps(self) -> bool:
+        """Whether one device trains, on which Keras' own steps run as they are."""
+        layout = self._group.layout
+        return (
+            layout.replicas == layout.workers == 1
+            and self._options.accumulate_steps == 1
+            and kind_of(self._strategy).name in ("default", "one_device", "mirrored")
+        )
+
+    def loop(self, feed: AnyFeed, *, training: bool = True) -> Loop:
+        """The loop for this kind of data, with the model built.
+
+        All workers must call it at the same point.
+
+        Args:
+            feed: The data.
+            training: Whether the loop trains or evaluates, and does not only predict.
+        """
+        if self.runs_keras_steps:
+            return self._one_device(feed)
+        assert isinstance(feed, Feed)
+        model = self._model
+        sample = feed.sample()
+        if training or not model.built:
+            build(model, self._strategy, sample)
+        nominal = 0
+        if not feed.whole:
+            nominal = sum(self._group.exchange(feed.rows))
+        elif self._options.accumulate_steps > 1:
+            nominal = feed.rows
+        key = (
+            feed.whole,
+            nominal,
+            id(model.optimizer) if training else None,
+            tuple(id(v) for v in model.trainable_variables),
+            tuple(id(v) for v in model.metrics_variables),
+        )
+        if key not in self._made:
+            within = training and has_several_optimizers(model)
+            if training and reads_its_update(model, sample):
+                check_update_within(
+                    model, self._strategy, accumulates=self._options.accumulate_steps > 1
+                )
+                within = True
+            if kind_of(self._strategy).is_synchronous:
+                self._made[key] = self._synchronous(feed.whole, nominal, within)
+            else:
+                self._made[key] = self._parameter_server()
+        loop = self._made[key]
+        loop.take_sample(sample)
+        return loop
+
+    def _one_device(self, feed: AnyFeed) -> Loop:
+        """One loop, until the model is compiled anew."""
+        model = self._model
+        names = ("optimizer", "_compile_loss", "_compile_metrics", "run_eagerly", "jit_compile")
+        now = [getattr(model, name, None) for name in names]
+        # A model that is not built yet has nothing that could be frozen.
+        flags = [v.trainable for v in model.variables] if model.built else None
+        same = all(a is b for a, b in zip(self._made_for, now, strict=False))
+        if self._of_keras is None or not same or self._flags_then not in (None, flags):
+            self._of_keras = OneDeviceLoop(model, self._strategy, fed_path=self._options.fed_path)
+            self._made_for = now
+            if kind_of(self._strategy).name != "default":
+                self._of_keras.build_symbolically(feed)
+                flags = [v.trainable for v in model.variables] if model.built else None
+        self._flags_then = flags
+        return self._of_keras
+
+    def _parameter_server(self) -> Loop:
+        if self._coordinator is None:
+            self._coordinator = tf.distribute.coordinator.ClusterCoordinator(self._strategy)
+            # Python would stop it too, but when its threads cannot let go of it any more.
+            shutdown.at_exit("TensorFlow's coordinator", self._coordinator.__del__)
+        return ParameterServerLoop(self._model, self._strategy, self._coordinator)
+
+    def _synchronous(self, whole: bool, nominal: int, updates_within: bool) -> Loop:
+        model, strategy, layout = self._model, self._strategy, self._group.layout
+        alone = layout.replicas == 1
+        transport = self._transport()
+        gathers = not alone and not add_up(model)
+        if gathers:
+            check_gathering(model, strategy)
+        weights_add_up = whole and self._options.accumulate_steps == 1
+        weighing = by_batch if weights_add_up else by_nominal(nominal)
+        if alone and self._options.accumulate_steps == 1:
+            weighing, weights_add_up = as_the_whole, True
+        step = make_step(
+            model,
+            transport,
+            gathers_metrics=gathers,
+            weights_add_up=weights_add_up,
+            accumulates=self._options.accumulate_steps > 1,
+            updates_within=updates_within,
+        )
+        totals = MetricTotals(model)
+        recording: MetricRecording = AddedUp(totals)
+        if alone:
+            recording = Continued(totals)
+        elif gathers:
+            recording = Gathered(totals, step, transport)
+        # As in Keras' own loop, the model's code is not rewritten by AutoGraph.
+        compiled = compiled_replica = _as_it_is
+        if not model.run_eagerly:
+            compiled = tf.function(reduce_retracing=True, autograph=False)
+        # XLA could not compile the collectives of several replicas.
+        if alone and model.jit_compile:
+            compiled_replica = tf.function(reduce_retracing=True, autograph=False, jit_compile=True)
+        return SynchronousLoop(
+            strategy,
+            layout,
+            transport,
+            Slicer(layout, whole=whole, weighing=weighing),
+            step,
+            Reduction(transport, recording, self._flags, weights_add_up=weights_add_up),
+            UpdateWithinStep(step, strategy)
+            if updates_within
+            else self._update(step, transport, compiled),
+            recording,
+            totals,
+            compiled=compiled,
+            compiled_replica=compiled_replica,
+            fed_path=self._options.fed_path,
+        )
+
+    def _transport(self) -> Transport:
+        return make_transport(
+            self._strategy,
+            self._group,
+            self._options.transport,
+            wire_type=WIRE_TYPES[self._options.wire_dtype],
+            bytes_per_pack=self._options.bytes_per_pack,
+        )
+
+    def _update(self, step: Any, transport: Transport, compiled: Callable[..., Any]) -> Update:
+        model, strategy = self._model, self._strategy
+        trainable = step.variables.trainable
+        optimize = OptimizerUpdate(model.optimizer, trainable, strategy)
+        if self._options.accumulate_steps == 1:
+            return PlainUpdate(optimize)
+        return AccumulatingUpdate(
+            optimize,
+            self._options.accumulate_steps,
+            trainable,
+            strategy,
+            self._group.layout,
+            transport,
+            compiled,
+        )
+
+
+def _as_it_is(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns a function unchanged, to run eagerly."""
+    return function

@@ -1,0 +1,228 @@
+"""Trains under the strategies whose replicas step together.
+
+A step is one `tf.function`: each replica slices and computes, the sums over replicas are
+made, and the results are assigned once, in cross-replica context.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tfdist.collectives.layout import ReplicaLayout
+from tfdist.collectives.transport import Transport
+from tfdist.training.input.batch import loosen
+from tfdist.training.input.feed import Epoch
+from tfdist.training.loops.base import Loop, Progress, plain
+from tfdist.training.step.metrics import MetricTotals
+from tfdist.training.step.recording import MetricRecording, first_rows
+from tfdist.training.step.reduction import Reduced, Reduction
+from tfdist.training.step.replica import ReplicaStep
+from tfdist.training.step.slicing import Slicer
+from tfdist.training.update.base import Update
+
+Compile = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+
+class SynchronousLoop(Loop):
+    """Steps of one model under one synchronous strategy.
+
+    Args:
+        strategy: The strategy the model was made under.
+        layout: The replicas of this process.
+        transport: Sums over the replicas.
+        slicer: The first part of a step.
+        step: The second part.
+        reduction: The third part.
+        update: The last part.
+        recording: Adds metrics to the totals.
+        totals: Those totals.
+        compiled: Compiles a Python function to a graph function.
+        compiled_replica: The same for the computation of one replica.
+        fed_path: A file to write whenever a step has received its input; "" for none.
+    """
+
+    def __init__(
+        self,
+        strategy: tf.distribute.Strategy,
+        layout: ReplicaLayout,
+        transport: Transport,
+        slicer: Slicer,
+        step: ReplicaStep,
+        reduction: Reduction,
+        update: Update,
+        recording: MetricRecording,
+        totals: MetricTotals,
+        *,
+        compiled: Compile,
+        compiled_replica: Compile,
+        fed_path: str = "",
+    ) -> None:
+        self.totals = totals
+        self.update = update
+        self._strategy = strategy
+        self._layout = layout
+        self._transport = transport
+        self._slicer = slicer
+        self._step = step
+        self._reduction = reduction
+        self._recording = recording
+        self._fed_path = fed_path
+        self._logs: dict[bool, dict[str, tf.Variable]] = {True: {}, False: {}}
+        self._training = True
+        self._train_on_replica = compiled_replica(self._train_replica)
+        self._test_on_replica = compiled_replica(self._test_replica)
+        self._predict_on_replica = compiled_replica(self._predict_replica)
+        self._train_one = compiled(lambda e: self._train_element(loosen(e)))
+        self._train_many = compiled(self._train_elements)
+        self._test_one = compiled(lambda e: self._test_element(loosen(e)))
+        self._test_many = compiled(self._test_elements)
+        self._predict_one = compiled(lambda e: self._predict_element(loosen(e)))
+
+    def take_sample(self, data: Any) -> None:
+        """Keeps a row of data, to replace an empty slice of a batch of the same kind."""
+        self._slicer.take_sample(data)
+
+    def reset_metrics(self) -> None:
+        """Resets the metrics."""
+        self.totals.reset()
+        for logs in self._logs.values():
+            for variable in logs.values():
+                variable.assign(0.0)
+
+    def train(self, epoch: Epoch, steps: int) -> dict[str, Any]:
+        """Trains on the next `steps` elements; returns the logs so far in the epoch."""
+        self._training = True
+        return self._run(epoch, steps, self._train_one, self._train_many)
+
+    def test(self, epoch: Epoch, steps: int) -> dict[str, Any]:
+        """Evaluates on the next `steps` elements; returns the logs so far."""
+        self._training = False
+        return self._run(epoch, steps, self._test_one, self._test_many)
+
+    def predict(self, epoch: Epoch, steps: int = 1) -> Any:
+        """Predicts the next element."""
+        return self._predict_one(epoch.pop())
+
+    def fetch(self, prediction: Any) -> Any:
+        """Returns the prediction, which is complete already."""
+        return prediction
+
+    def finish_epoch(self) -> None:
+        """Applies gradients that are still accumulated."""
+        self.update.finish()
+
+    def settle(self) -> None:
+        """Does nothing: the variables hold all steps after each call."""
+
+    def logs(self) -> dict[str, Any]:
+        """The metrics' values so far, and what an overridden step returned last."""
+        own = {name: v.numpy() for name, v in self._logs[self._training].items()}
+        return plain({**self.totals.results(self._step.reported[self._training]), **own})
+
+    def progress(self) -> Progress:
+        """Returns the progress of the epoch."""
+        totals = [np.array(variable.numpy()) for variable in self.totals.variables]
+        return Progress(totals, {k: float(v.numpy()) for k, v in self._logs[True].items()})
+
+    def resume(self, totals: list[tf.Tensor] | None, logs: dict[str, float]) -> None:
+        """Starts from an earlier `progress`; from no metrics where `totals` is None."""
+        self.reset_metrics()
+        if totals is not None:
+            self.totals.assign(totals)
+        for name, value in logs.items():
+            self._logs[True].setdefault(name, tf.Variable(0.0, trainable=False)).assign(value)
+
+    def _run(
+        self, epoch: Epoch, steps: int, one: Callable[..., Any], many: Callable[..., Any]
+    ) -> dict[str, Any]:
+        if epoch.steps is None:
+            for _ in range(steps):
+                one(epoch.pop())
+        else:
+            many(epoch.iterator, tf.constant(steps))
+        return self.logs()
+
+    # The functions below are traced, in cross-replica context.
+
+    def _train_elements(self, iterator: Any, steps: tf.Tensor) -> None:
+        _repeat(steps, lambda: self._train_element(self._fed(next(iterator))))
+
+    def _test_elements(self, iterator: Any, steps: tf.Tensor) -> None:
+        _repeat(steps, lambda: self._test_element(self._fed(next(iterator))))
+
+    def _fed(self, element: Any) -> Any:
+        """Writes the file that shows that the input has come, if one is named."""
+        if self._fed_path:
+            with tf.control_dependencies(tf.nest.flatten(element, expand_composites=True)):
+                tf.io.write_file(self._fed_path, "")
+        return element
+
+    def _train_element(self, element: Any) -> None:
+        with self._step.intercepting():
+            reduced = Reduced(*self._strategy.run(self._train_on_replica, args=(element,)))
+        self._record(reduced, training=True)
+        for variable, value in zip(self._step.changed, reduced.state, strict=True):
+            variable.value.assign(self._first(value))
+        self.update.apply(reduced)
+
+    def _test_element(self, element: Any) -> None:
+        with self._step.intercepting():
+            reduced = Reduced(*self._strategy.run(self._test_on_replica, args=(element,)))
+        self._record(reduced, training=False)
+
+    def _predict_element(self, element: Any) -> Any:
+        with self._step.intercepting():
+            outputs = self._strategy.run(self._predict_on_replica, args=(element,))
+        return tf.nest.map_structure(self._concatenate, outputs)
+
+    def _record(self, reduced: Reduced, *, training: bool) -> None:
+        self._recording.record([self._first(value) for value in reduced.metrics])
+        logs = self._logs[training]
+        for name, value in reduced.logs.items():
+            if name not in logs:
+                with tf.init_scope():
+                    logs[name] = tf.Variable(0.0, trainable=False)
+            logs[name].assign(self._first(value))
+
+    def _first(self, value: Any) -> Any:
+        """Returns the first replica's value, where all replicas have the same."""
+        return self._strategy.experimental_local_results(value)[0]
+
+    def _concatenate(self, value: Any) -> Any:
+        results = self._strategy.experimental_local_results(value)
+        if self._layout.workers > 1 or len(results) == 1:
+            return results[0]  # Gathered over all replicas already.
+        return tf.concat(results, axis=0)
+
+    # The functions below are traced in replica context: slice, compute, reduce.
+
+    def _train_replica(self, element: Any) -> Reduced:
+        piece = self._slicer(element)
+        output = self._step.train(
+            piece, loss_scale=self.update.loss_scale(), totals=self._recording.start()
+        )
+        return self._reduction(output, piece, self.update.take(output.gradients))
+
+    def _test_replica(self, element: Any) -> Reduced:
+        piece = self._slicer(element)
+        output = self._step.test(piece, totals=self._recording.start())
+        return self._reduction(output, piece, [])
+
+    def _predict_replica(self, element: Any) -> Any:
+        piece = self._slicer(element)
+        outputs = first_rows(self._step.predict(piece.data), piece.count)
+        return self._transport.gather(outputs) if self._layout.workers > 1 else outputs
+
+
+def _repeat(times: tf.Tensor, body: Callable[[], None]) -> None:
+    """Runs `body` a number of times, in a graph loop if there is a graph."""
+
+    def step(done: tf.Tensor) -> tuple[tf.Tensor]:
+        body()
+        return (done + 1,)
+
+    tf.while_loop(lambda done: done < times, step, (tf.constant(0),), parallel_iterations=1)

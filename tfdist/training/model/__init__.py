@@ -1,0 +1,1 @@
+"""Inspects Keras models, and rejects what a strategy cannot train."""

@@ -1,0 +1,46 @@
+"""A model that would train by itself where several processes, or replicas, were meant to."""
+
+from __future__ import annotations
+
+import tensorflow as tf
+
+from tfdist.cluster import Cluster
+from tfdist.errors import ConfigError
+from tfdist.runtime.log import LOGGER
+from tfdist.strategy import built
+from tfdist.strategy.kinds import BY_NAME, choose, kind_of, public_name
+
+
+def check_not_alone(strategy: tf.distribute.Strategy) -> None:
+    """Refuses to train in one process of a cluster of several, which would each train alone.
+
+    Where a strategy of several replicas was built and the model was made outside of its scope,
+    there is a warning: another model may be meant for it.
+
+    Args:
+        strategy: The one the model was made under.
+
+    Raises:
+        ConfigError: The environment names several workers, and the model is in no strategy of
+            theirs.
+    """
+    if kind_of(strategy).needs_cluster:
+        return
+    cluster = Cluster.from_environment()
+    meant = choose(cluster)[0]  # Where devices would decide, words that are no name.
+    if meant in BY_NAME and BY_NAME[meant].needs_cluster:
+        raise ConfigError(
+            f"Trainer(model): it was made under {public_name(strategy)}, but this task is "
+            f"{cluster.task} of a cluster of {len(cluster.tasks)}, which would each train a model "
+            f"of its own; make and compile it inside 'with strategy.scope():' of "
+            f"tfdist.build_strategy({meant!r}), or start one task"
+        )
+    other = built.of_several_replicas()
+    if other is not None and strategy.num_replicas_in_sync == 1:
+        LOGGER.warning(
+            "Trainer(model): it was made outside the scope of the %s of %d replicas that was "
+            "built, and trains on one; if that is not meant, make and compile it inside "
+            "'with strategy.scope():'",
+            public_name(other),
+            other.num_replicas_in_sync,
+        )

@@ -1,0 +1,105 @@
+"""Checks the arguments of a `Trainer`."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+import keras
+
+from tfdist.collectives.process_group import ProcessGroup
+from tfdist.collectives.transport_names import TRANSPORTS
+from tfdist.collectives.wire_types import WIRE_TYPES
+from tfdist.errors import ConfigError
+from tfdist.training.checkpoint.manager import Checkpoints
+from tfdist.training.loops.select import LoopOptions
+from tfdist.validation import number, one_of, whole_number
+
+_AUTO = "auto"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainerOptions:
+    """The arguments of `Trainer`, which documents them.
+
+    Raises:
+        ConfigError: One is out of range.
+    """
+
+    checkpoint_dir: str | os.PathLike[str] | None
+    checkpoint_steps: int | None
+    checkpoint_seconds: float | None
+    keep_checkpoints: int
+    accumulate_steps: int
+    steps_per_call: int | str
+    wire_dtype: str
+    bytes_per_pack: int | str
+    transport: str = _AUTO
+
+    def __post_init__(self) -> None:
+        if self.checkpoint_steps is not None:
+            whole_number("Trainer(checkpoint_steps)", self.checkpoint_steps)
+        if self.checkpoint_seconds is not None:
+            number("Trainer(checkpoint_seconds)", self.checkpoint_seconds, above=0)
+        how_often = (self.checkpoint_steps, self.checkpoint_seconds)
+        if self.checkpoint_dir is None and how_often != (None, None):
+            raise ConfigError(
+                "Trainer(checkpoint_dir): none is given, but checkpoint_steps or "
+                "checkpoint_seconds is; give both"
+            )
+        whole_number("Trainer(keep_checkpoints)", self.keep_checkpoints)
+        whole_number("Trainer(accumulate_steps)", self.accumulate_steps)
+        if self.steps_per_call != _AUTO:
+            whole_number("Trainer(steps_per_call)", self.steps_per_call)
+        if self.bytes_per_pack != _AUTO:
+            whole_number("Trainer(bytes_per_pack)", self.bytes_per_pack)
+        one_of("Trainer(wire_dtype)", self.wire_dtype, WIRE_TYPES)
+        one_of("Trainer(transport)", self.transport, TRANSPORTS)
+
+    def of_loops(self, fed_path: str) -> LoopOptions:
+        """Returns the options for steps.
+
+        Args:
+            fed_path: A file to write whenever a step has received its input; "" for none.
+        """
+        return LoopOptions(
+            accumulate_steps=self.accumulate_steps,
+            wire_dtype=self.wire_dtype,
+            bytes_per_pack=0 if self.bytes_per_pack == _AUTO else int(self.bytes_per_pack),
+            transport=self.transport,
+            fed_path=fed_path,
+        )
+
+    def fixed_steps_a_call(self, compiled: int) -> int:
+        """How many steps each call makes, whatever number an epoch is to have.
+
+        Args:
+            compiled: The `steps_per_execution` that the model was compiled with.
+        """
+        return compiled if self.steps_per_call == _AUTO else 1
+
+    def most_steps_a_call(self, compiled: int) -> int:
+        """Returns the largest number of steps in one call of TensorFlow.
+
+        Args:
+            compiled: The `steps_per_execution` that the model was compiled with.
+        """
+        return compiled if self.steps_per_call == _AUTO else int(self.steps_per_call)
+
+    def checkpoints(self, model: keras.Model, group: ProcessGroup) -> Checkpoints | None:
+        """Returns the checkpoints of a model's training; None if it is not saved.
+
+        Args:
+            model: The model.
+            group: The processes that train it.
+        """
+        if self.checkpoint_dir is None:
+            return None
+        return Checkpoints(
+            model,
+            group,
+            os.fspath(self.checkpoint_dir),
+            steps=self.checkpoint_steps,
+            seconds=self.checkpoint_seconds,
+            keep=self.keep_checkpoints,
+        )

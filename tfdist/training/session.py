@@ -1,0 +1,308 @@
+"""Follows one `fit`: resumes it, saves it, writes heartbeats, and stops it on SIGTERM."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import time
+from collections.abc import Callable, Iterator
+from typing import Protocol
+
+import keras
+
+from tfdist.collectives.process_group import ProcessGroup
+from tfdist.collectives.worker_flags import Flag, WorkerFlags
+from tfdist.errors import CheckpointError, ConfigError, Preempted
+from tfdist.runtime.heartbeat import Heart
+from tfdist.runtime.log import LOGGER
+from tfdist.runtime.sigterm import Sigterm
+from tfdist.training.checkpoint import callback_state
+from tfdist.training.checkpoint.manager import Checkpoints, Saved
+from tfdist.training.checkpoint.position import Position
+from tfdist.training.input.feed import AnyFeed
+from tfdist.training.loops.base import Loop, Progress
+
+
+class Follower(Protocol):
+    """An object that is notified of each call of TensorFlow."""
+
+    def before_training(self, count: int) -> int:
+        """Begins a call of at most `count` steps; returns the number of steps to make."""
+
+    def after_training(self, count: int) -> None:
+        """Ends a call of `count` steps."""
+
+    def before_evaluating(self, step: int) -> None:
+        """Begins a call of evaluation, at step number `step`."""
+
+
+class OnlyBeats:
+    """Follows an evaluation outside `fit`: it only writes heartbeats.
+
+    Args:
+        heart: Writes the heartbeats.
+    """
+
+    def __init__(self, heart: Heart) -> None:
+        self._heart = heart
+
+    def before_training(self, count: int) -> int:
+        """Returns `count`."""
+        return count
+
+    def after_training(self, count: int) -> None:
+        """Does nothing."""
+
+    def before_evaluating(self, step: int) -> None:
+        """Writes a heartbeat; the first call compiles, which may take long."""
+        self._heart.write("evaluating" if step else "tracing", 0, step)
+
+
+class Session:
+    """Follows training from call to call of TensorFlow.
+
+    Args:
+        group: The processes that train.
+        loop: The loop that trains.
+        heart: Where the heartbeats go.
+        flags: Tells all workers of SIGTERM to any.
+        position: Where training begins.
+        checkpoints: Where it is saved; None if nowhere.
+        callbacks: The callbacks, some of which remember things.
+        before_save: Called before a save in which all workers take part.
+    """
+
+    def __init__(
+        self,
+        group: ProcessGroup,
+        loop: Loop,
+        heart: Heart,
+        flags: WorkerFlags,
+        position: Position,
+        *,
+        checkpoints: Checkpoints | None,
+        callbacks: list[keras.callbacks.Callback],
+        before_save: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.position = position
+        self._group = group
+        self._loop = loop
+        self._heart = heart
+        self._flags = flags
+        self._checkpoints = checkpoints
+        self._callbacks = callbacks
+        self._before_save = before_save
+        self._sigterm = Sigterm()
+        self._trained: Progress | None = None
+        self._called = 0.0
+        self._traced = False
+        self._evaluated = False
+
+    @contextlib.contextmanager
+    def running(self) -> Iterator[None]:
+        """Follows one `fit`; if it has checkpoints, SIGTERM makes it save and stop.
+
+        Raises:
+            Preempted: SIGTERM came, and training is saved.
+        """
+        self._flags.clear()
+        with contextlib.ExitStack() as stack:
+            if self._checkpoints is not None:
+                stack.enter_context(self._sigterm)
+            stack.callback(self._abandon)
+            yield
+            self._end()
+            if self._sigterm.came:
+                raise Preempted("stopped by SIGTERM; fit had come to its end, which is saved")
+
+    def begin_epoch(self, steps: int | None) -> None:
+        """Begins an epoch, or goes on with one that a checkpoint was saved in.
+
+        Args:
+            steps: How many steps it has, those before the checkpoint too; None if unknown.
+
+        Raises:
+            ConfigError: It had another number when the checkpoint was written: it would go on
+                with other examples, or be taken for done.
+        """
+        was = self.position.steps
+        if self.position.step and None not in (was, steps) and was != steps:
+            fewer = " or fewer" if steps == self.position.step else ""
+            raise ConfigError(
+                f"data: an epoch has {steps}{fewer} batches, but had {was} when the checkpoint was "
+                f"written after {self.position.step} of them; put the data back as it was, or give "
+                "this job a checkpoint_dir of its own"
+            )
+        self.position = dataclasses.replace(self.position, steps=steps)
+
+    def before_training(self, count: int) -> int:
+        """Begins a call of at most `count` steps; returns the number of steps to make.
+
+        The number is the same on every worker, and the call ends where a checkpoint is due.
+        """
+        self._raise_flag()
+        if self._checkpoints is not None:
+            due = self._checkpoints.until_due(self.position.total)
+            count = count if due is None else min(count, due)
+            count = self._loop.update.calls_to_end(count)
+        phase = "training" if self._traced else "tracing"
+        self._heart.write(phase, self.position.epoch, self.position.step)
+        self._called = time.monotonic()
+        return count
+
+    def after_training(self, count: int) -> None:
+        """Ends a call of `count` steps: saves if a checkpoint is due, stops if all workers agree.
+
+        Raises:
+            Preempted: A worker was asked to stop. Training is saved.
+            CheckpointError: A checkpoint could not be written.
+        """
+        before = self.position
+        self.position = dataclasses.replace(
+            before, step=before.step + count, total=before.total + count
+        )
+        self._traced = True
+        self._heart.write(
+            "training",
+            before.epoch,
+            self.position.step,
+            step_seconds=(time.monotonic() - self._called) / count,
+        )
+        if self._checkpoints is None:
+            return
+        self._checkpoints.check()
+        if not self._loop.update.is_complete():
+            return  # Gradients are under way that no checkpoint holds.
+        if self._stops():
+            self._before_save()
+            self._save()
+            self._preempt()
+        if self._checkpoints.is_due(self.position.total):
+            # What is due by the clock is due to each worker at a moment of its own.
+            if self._checkpoints.is_due_by_steps(self.position.total):
+                self._before_save()
+            self._save()
+
+    def trained(self) -> None:
+        """Keeps the progress of the epoch, before validation resets the metrics."""
+        if self._checkpoints is not None:
+            self._trained = self._loop.progress()
+
+    def before_evaluating(self, step: int) -> None:
+        """Follows validation, before its step number `step`.
+
+        Raises:
+            Preempted: A worker was asked to stop. The end of training in this epoch is
+                saved: the next start repeats the validation.
+        """
+        # The first validation compiles its step, which may take long.
+        phase = "evaluating" if self._evaluated or step else "tracing"
+        self._heart.write(phase, self.position.epoch, step)
+        self._raise_flag()
+        if self._checkpoints is not None and step and self._stops():
+            self._save(self._trained)
+            self._preempt()
+
+    def next_epoch(self, *, finished: bool, last: bool) -> None:
+        """Moves on to the next epoch, after the callbacks of this one's end.
+
+        Args:
+            finished: Whether this `fit` is done, whatever the number of epochs.
+            last: Whether no epoch follows.
+
+        Raises:
+            CheckpointError: A checkpoint could not be written.
+        """
+        self._evaluated = True
+        self.position = dataclasses.replace(
+            self.position, epoch=self.position.epoch + 1, step=0, finished=finished
+        )
+        if self._checkpoints is not None and (last or self._checkpoints.by_epoch):
+            self._save()
+
+    def _end(self) -> None:
+        """Waits until the end of training is on the disk."""
+        if self._checkpoints is not None:
+            self._checkpoints.wait()
+        self._heart.write("done", self.position.epoch, self.position.step)
+
+    def _abandon(self) -> None:
+        """Waits for a checkpoint that is being written, when an exception ends training."""
+        if self._checkpoints is not None:
+            try:
+                self._checkpoints.wait()
+            except CheckpointError:
+                return  # The exception under way is what the user is to see.
+
+    def _stops(self) -> bool:
+        if self._group.layout.workers > 1:
+            return self._flags.seen(Flag.SAVE_AND_END)
+        return self._sigterm.came
+
+    def _raise_flag(self) -> None:
+        if self._sigterm.came:
+            self._flags.set(Flag.SAVE_AND_END)
+
+    def _save(self, progress: Progress | None = None) -> None:
+        assert self._checkpoints is not None
+        self._heart.write("saving", self.position.epoch, self.position.step)
+        self._loop.settle()
+        progress = self._loop.progress() if progress is None else progress
+        self._checkpoints.save(self.position, progress, self._callbacks)
+
+    def _preempt(self) -> None:
+        assert self._checkpoints is not None
+        self._checkpoints.wait_together()
+        self._heart.write("done", self.position.epoch, self.position.step)
+        raise Preempted(
+            f"stopped by SIGTERM in epoch {self.position.epoch + 1} after step "
+            f"{self.position.step}, which is saved; start again to go on"
+        )
+
+
+def resume(
+    start: Position,
+    saved: Saved,
+    checkpoints: Checkpoints,
+    feed: AnyFeed,
+    loop: Loop,
+    *,
+    announces: bool,
+) -> Position:
+    """Restores model and data from a checkpoint.
+
+    Args:
+        start: The position at which the call of `fit` would begin without it.
+        saved: The checkpoint.
+        checkpoints: The directory that it was found in.
+        feed: The data of the call.
+        loop: The loop that trains.
+        announces: Whether to log it.
+
+    Returns:
+        The position at which the call begins; `finished` if the call was done when the
+        checkpoint was written.
+    """
+    was, batch = saved.position, start.global_batch
+    loop.build(feed)
+    checkpoints.restore(saved, loop, batch if was.fit == start.fit else was.global_batch)
+    if was.fit > start.fit:  # This call was done when a later one was saved.
+        return dataclasses.replace(start, finished=True)
+    if announces:
+        LOGGER.info(checkpoints.describe(saved, batch))
+    # With other batches, the last one that was complete: a few examples may come twice.
+    step = was.after(was.step, batch)
+    feed.resume(was.first_epoch, was.epoch, step)
+    # How a cluster of another size shards the data may change the number of batches by one.
+    same = batch == was.global_batch and checkpoints.has_as_many_workers(saved)
+    steps = was.steps if same else None
+    return dataclasses.replace(was, step=step, global_batch=batch, steps=steps)
+
+
+def give_back_memories(
+    saved: Saved, position: Position, callbacks: list[keras.callbacks.Callback]
+) -> None:
+    """Restores the state of callbacks from a checkpoint of the same call."""
+    if position.fit == saved.position.fit:
+        content = saved.content
+        callback_state.give_back(callbacks, content.manifest["callbacks"], content.arrays)

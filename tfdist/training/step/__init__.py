@@ -1,0 +1,1 @@
+"""Computes one step: slice, compute, reduce."""

@@ -1,0 +1,50 @@
+"""Builds the variables of a model, its optimizers, losses and metrics, from a row of data."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tfdist.training.input.batch import rows_between
+from tfdist.training.model.inspection import overrides
+from tfdist.training.step.multi_optimizer import build_optimizers
+
+
+def build(model: keras.Model, strategy: tf.distribute.Strategy, sample: Any) -> None:
+    """Builds the variables of the model, its optimizer, its losses and its metrics.
+
+    Args:
+        model: A compiled model.
+        strategy: The strategy it is to train under.
+        sample: A batch: x, (x, y) or (x, y, sample_weight); one row is used.
+    """
+    x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(rows_between(sample, 0, 1))
+    with strategy.scope():
+        y_pred = None
+        judged = y is not None and model.compiled and overrides(model, "call")
+        if judged or _lacks_variables(model):
+            y_pred = model(x)
+        optimizer = getattr(model, "optimizer", None)
+        if optimizer is not None and not optimizer.built:
+            optimizer.build(model.trainable_variables)
+    # A model whose own steps do without a compiled loss makes its metrics itself.
+    if (
+        y is not None
+        and model.compiled
+        and (model.loss is not None or overrides(model, "compute_loss"))
+    ):
+        # Keras makes the variables of compiled losses and metrics when it first sees outputs.
+        # They need no place in the strategy: the replicas' sums are kept elsewhere.
+        model.compute_loss(x=x, y=y, y_pred=y_pred, sample_weight=sample_weight)
+        model.compute_metrics(x, y, y_pred, sample_weight=sample_weight)
+        model.reset_metrics()
+    build_optimizers(model, strategy, rows_between(sample, 0, 1))
+
+
+def _lacks_variables(model: keras.Model) -> bool:
+    """Returns whether a part of the model still needs an input to make its variables."""
+    if not overrides(model, "call"):
+        return False  # Its own steps call its parts.
+    return not model.built or any(not layer.built for layer in model.layers)

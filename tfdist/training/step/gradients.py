@@ -1,0 +1,56 @@
+"""Computes with gradients, which may be dense, sparse (`tf.IndexedSlices`) or None."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+
+def multiply(gradient: Any, by: tf.Tensor) -> Any:
+    """Multiplies a gradient by a scalar."""
+    return _on_values(lambda values: values * tf.cast(by, values.dtype), gradient)
+
+
+def divide(gradient: Any, by: tf.Tensor) -> Any:
+    """Divides a gradient by a scalar."""
+    return _on_values(lambda values: values / tf.cast(by, values.dtype), gradient)
+
+
+def through_assignments(
+    tape: tf.GradientTape,
+    loss: tf.Tensor,
+    values: list[tf.Tensor],
+    variables: Sequence[keras.Variable],
+    replaced: Sequence[tuple[keras.Variable, tf.Tensor]],
+) -> list[Any]:
+    """Returns gradients with respect to the variables' values, before and after assignments.
+
+    Args:
+        tape: The tape, which watched `values` and the assigned values.
+        loss: The loss.
+        values: The variables' values before the step.
+        variables: The variables.
+        replaced: Variables and the values that a layer assigned to them in the step.
+    """
+    later = [value for _, value in replaced]
+    gradients = tape.gradient(loss, [*values, *later])
+    own, more = gradients[: len(values)], gradients[len(values) :]
+    position = {id(variable): i for i, variable in enumerate(variables)}
+    for (variable, _), gradient in zip(replaced, more, strict=True):
+        i = position[id(variable)]
+        if gradient is not None:
+            gradient = tf.convert_to_tensor(gradient)
+            own[i] = gradient if own[i] is None else tf.convert_to_tensor(own[i]) + gradient
+    return own
+
+
+def _on_values(function: Callable[[tf.Tensor], tf.Tensor], gradient: Any) -> Any:
+    if gradient is None:
+        return None
+    if isinstance(gradient, tf.IndexedSlices):
+        values = function(gradient.values)
+        return tf.IndexedSlices(values, gradient.indices, gradient.dense_shape)
+    return function(gradient)

@@ -1,0 +1,284 @@
+"""Makes Keras' losses add up over replicas, wherever they are called in a step.
+
+Each slice's loss is weighted by its share of the batch. That is right for a mean over examples.
+A loss that Keras divides by something else than the slice's rows (nothing, with the reduction
+"sum"; the valid places of a mask; the sum of the sample weights) gets a factor here, so that
+the weighted losses add up to what one device has for the batch. A loss that compares examples
+with each other is computed on the outputs of all replicas together.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tfdist.collectives.transport import Transport
+from tfdist.errors import ConfigError
+from tfdist.training.step.slicing import Slice
+
+_MODULE: Any = sys.modules[keras.Loss.__module__]
+_NONE = (None, "none")
+
+
+class LossSums(contextlib.AbstractContextManager["LossSums"]):
+    """What Keras' losses are multiplied by under several replicas, or several batches an update.
+
+    Args:
+        model: A compiled model.
+        transport: What sums over the replicas.
+        accumulates: Whether several batches make an update.
+    """
+
+    def __init__(self, model: keras.Model, transport: Transport, *, accumulates: bool) -> None:
+        self._model = model
+        self._transport = transport
+        self._accumulates = accumulates
+        self._of_thread = threading.local()
+        self._needed = transport.replicas > 1 or accumulates
+
+    def __enter__(self) -> LossSums:
+        if self._needed:
+            self._call = keras.Loss.__call__
+            self._reduce = _MODULE.reduce_weighted_values
+            call, reduce = self._of_loss, self._reduced
+            keras.Loss.__call__ = lambda loss, *args, **kwargs: call(loss, *args, **kwargs)
+            _MODULE.reduce_weighted_values = reduce
+            self._model._aggregate_additional_loss = self._added
+            gradient = self._gradient = tf.GradientTape.gradient
+            differentiated = self._differentiated
+
+            def of_tape(tape: Any, target: Any, sources: Any, *args: Any, **named: Any) -> Any:
+                if not args and "output_gradients" not in named:
+                    named |= differentiated(target, sources)
+                return gradient(tape, target, sources, *args, **named)
+
+            tf.GradientTape.gradient = of_tape
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._needed:
+            keras.Loss.__call__ = self._call
+            _MODULE.reduce_weighted_values = self._reduce
+            del self._model._aggregate_additional_loss
+            tf.GradientTape.gradient = self._gradient
+
+    @contextlib.contextmanager
+    def of(self, piece: Slice, *, training: bool) -> Iterator[None]:
+        """Applies to the losses that this replica computes on its slice inside the block."""
+        self._of_thread.piece = piece
+        self._of_thread.training = training
+        self._of_thread.rows = None
+        self._of_thread.loss = None
+        self._of_thread.together = False
+        try:
+            yield
+        finally:
+            del self._of_thread.piece
+
+    def whole_per_slice(self) -> tf.Tensor:
+        """The rows of the global batch for each of this slice's; 0 for a slice without rows."""
+        return tf.math.divide_no_nan(self.all_rows(), self._own())
+
+    def all_rows(self) -> tf.Tensor:
+        """Scalar float32, how many rows all slices have together."""
+        if self._of_thread.rows is None:
+            (self._of_thread.rows,) = self._transport.sum_small([self._own()])
+        return self._of_thread.rows
+
+    def is_by_example(self, loss: Any) -> bool:
+        """Whether a loss has a value for each example: its first dimension is the slice's."""
+        shape: Any = getattr(loss, "shape", ())
+        if len(shape) == 0:
+            return False
+        count = tf.get_static_value(self._of_thread.piece.count)
+        return shape[0] is None or (count is not None and shape[0] == max(1, int(count)))
+
+    def refuse_accumulation(self, name: str, what: str) -> None:
+        """Refuses a loss of which several batches' gradients do not make that of a larger one.
+
+        Raises:
+            ConfigError: Several batches make an update.
+        """
+        if self._accumulates and self._of_thread.training:
+            raise ConfigError(
+                f"Trainer(accumulate_steps): {name} {what}, which cannot be told of the batches "
+                "of an update one by one; use a mean over examples, or a larger batch without "
+                "accumulate_steps"
+            )
+
+    def _own(self) -> tf.Tensor:
+        return tf.cast(self._of_thread.piece.count, tf.float32)
+
+    def _of_loss(
+        self, loss: keras.Loss, y_true: Any, y_pred: Any, sample_weight: Any = None
+    ) -> Any:
+        """`keras.Loss.__call__` in a step."""
+        if getattr(self._of_thread, "piece", None) is None:
+            return self._call(loss, y_true, y_pred, sample_weight)
+        self._of_thread.loss = loss
+        if _is_over_batch(loss):
+            return self._on_all(loss, y_true, y_pred, sample_weight)
+        self._of_thread.together = False
+        self._of_thread.scalar = False
+        value = self._call(loss, y_true, y_pred, sample_weight)
+        if self._of_thread.scalar:
+            # It has made one number of the batch, nobody knows how.
+            return self._on_all(loss, y_true, y_pred, sample_weight)
+        return value
+
+    def _on_all(self, loss: keras.Loss, y_true: Any, y_pred: Any, sample_weight: Any) -> Any:
+        """The loss of all replicas' outputs together, the same on each of them."""
+        self.refuse_accumulation(f"loss {loss.name!r}", "compares examples with each other")
+        if self._transport.replicas == 1:
+            return self._call(loss, y_true, y_pred, sample_weight)
+        masks = [getattr(output, "_keras_mask", None) for output in tf.nest.flatten(y_pred)]
+        y_true, y_pred, sample_weight, masks = self._gathered(
+            (y_true, y_pred, sample_weight, masks)
+        )
+        for output, mask in zip(tf.nest.flatten(y_pred), masks, strict=True):
+            if mask is not None:
+                output._keras_mask = mask
+        self._of_thread.together = True
+        try:
+            return self._call(loss, y_true, y_pred, sample_weight)
+        finally:
+            self._of_thread.together = False
+
+    def _gathered(self, structure: Any) -> Any:
+        """All replicas' rows; the gradient goes to one's own, and adds up over the replicas."""
+        count = self._of_thread.piece.count
+        first = tf.nest.flatten(structure)[0]
+        own = tf.where(count > 0, tf.shape(first)[0], 0)
+        replica = _replica_number()
+        counts = tf.one_hot(replica, self._transport.replicas, on_value=own, off_value=0)
+        (counts,) = self._transport.sum_small([counts])
+        begin = tf.reduce_sum(counts[:replica])
+        factor = self.whole_per_slice()
+
+        def of_leaf(leaf: Any) -> Any:
+            if leaf is None or not getattr(leaf, "shape", ()):
+                return leaf
+            leaf = tf.convert_to_tensor(leaf)
+            if not leaf.dtype.is_floating:
+                return self._transport.gather(leaf[:own])
+
+            @tf.custom_gradient
+            def together(value: tf.Tensor) -> tuple[tf.Tensor, Callable[..., tf.Tensor]]:
+                rows = tf.shape(value)[0]
+
+                def back(upstream: tf.Tensor) -> tf.Tensor:
+                    part = upstream[begin : begin + own] * tf.cast(factor, upstream.dtype)
+                    padding = [[0, rows - own], *[[0, 0]] * (part.shape.rank - 1)]
+                    return tf.pad(part, padding)
+
+                gathered = self._transport.gather(tf.stop_gradient(value)[:own])
+                return tf.stop_gradient(gathered), back
+
+            return together(leaf)
+
+        return tf.nest.map_structure(of_leaf, structure)
+
+    def _reduced(
+        self,
+        values: Any,
+        sample_weight: Any = None,
+        mask: Any = None,
+        reduction: str | None = "sum_over_batch_size",
+        dtype: Any = None,
+    ) -> Any:
+        """`reduce_weighted_values` of Keras' losses in a step."""
+        reduce = functools.partial(self._reduce, reduction=reduction, dtype=dtype)
+        if getattr(self._of_thread, "piece", None) is None or self._of_thread.together:
+            return reduce(values, sample_weight, mask)
+        if len(values.shape) == 0:
+            self._of_thread.scalar = self._transport.replicas > 1 or self._accumulates
+            return reduce(values, sample_weight, mask)
+        name = f"loss {getattr(self._of_thread.loss, 'name', '')!r}"
+        weighs = reduction == "mean_with_sample_weight"
+        if reduction == "sum":
+            self.refuse_accumulation(name, "is a sum")
+        elif mask is not None and reduction not in _NONE:
+            self.refuse_accumulation(name, "is a mean over a mask's valid places")
+        elif weighs and sample_weight is not None:
+            self.refuse_accumulation(name, "is a mean by sample weights")
+        if self._transport.replicas == 1 or reduction in _NONE:
+            return reduce(values, sample_weight, mask)
+        if reduction == "sum":
+            factor = self.whole_per_slice()
+        elif weighs and (sample_weight is not None or mask is not None):
+            weights = _MODULE.apply_mask(sample_weight, mask, values.dtype, reduction)
+            factor = self._share(tf.reduce_sum(tf.cast(weights, tf.float32)))
+            return self._scaled(reduce(values, sample_weight, mask), factor)
+        elif mask is not None:
+            factor = self._share(tf.reduce_sum(tf.cast(mask, tf.float32)))
+        else:
+            return reduce(values, sample_weight, mask)
+        if sample_weight is None:
+            return reduce(self._scaled(values, factor), None, mask)
+        return reduce(values, self._scaled(sample_weight, factor), mask)
+
+    def _share(self, valid: tf.Tensor) -> tf.Tensor:
+        """The factor for what is divided by `valid` instead of the slice's rows."""
+        own = self._own()
+        valid = tf.where(self._of_thread.piece.count > 0, valid, 0.0)
+        rows, all_valid = self._transport.sum_small([own, valid])
+        share = tf.math.divide_no_nan(valid, all_valid)
+        return share * tf.math.divide_no_nan(rows, own)
+
+    def _scaled(self, values: Any, factor: tf.Tensor) -> tf.Tensor:
+        values = tf.convert_to_tensor(values)
+        if not values.dtype.is_floating:
+            values = tf.cast(values, keras.config.floatx())
+        return values * tf.cast(factor, values.dtype)
+
+    def _differentiated(self, target: Any, sources: Any) -> dict[str, Any]:
+        """Arguments for `GradientTape.gradient`: it sums the gradients of a vector's elements."""
+        targets = tf.nest.flatten(target)
+        by_weights = any(
+            isinstance(v, (keras.Variable, tf.Variable)) for v in tf.nest.flatten(sources)
+        )
+        if getattr(self._of_thread, "piece", None) is None or not by_weights:
+            return {}
+        if not any(self.is_by_example(value) for value in targets):
+            return {}
+        return {"output_gradients": tf.nest.map_structure(self._upstream, target)}
+
+    def _upstream(self, target: Any) -> tf.Tensor:
+        ones = tf.ones_like(target)
+        return self.summed(ones, "the gradient of a loss") if self.is_by_example(target) else ones
+
+    def summed(self, values: Any, name: str) -> Any:
+        """Values of the slice's examples, of which Keras takes the sum."""
+        self.refuse_accumulation(name, "has a value for each example, which are summed")
+        if self._transport.replicas == 1:
+            return values
+        return values * tf.cast(self.whole_per_slice(), values.dtype)
+
+    def _added(self, loss: Any) -> Any:
+        """What `add_loss` was given: Keras sums up the values of examples."""
+        total = type(self._model)._aggregate_additional_loss(self._model, loss)
+        if getattr(self._of_thread, "piece", None) is None or not self.is_by_example(loss):
+            return total
+        return self.summed(total, "add_loss")
+
+
+def _is_over_batch(loss: keras.Loss) -> bool:
+    """Whether one of Keras' losses compares the examples of a batch, or sums over them."""
+    if isinstance(loss, keras.losses.Circle):
+        return True
+    if not isinstance(loss, (keras.losses.Dice, keras.losses.Tversky)):
+        return False
+    axis = loss.axis
+    return axis is None or 0 in (axis if isinstance(axis, (list, tuple)) else (axis,))
+
+
+def _replica_number() -> tf.Tensor:
+    context = tf.distribute.get_replica_context()
+    return tf.cast(context.replica_id_in_sync_group, tf.int32)

@@ -1,0 +1,111 @@
+"""Records the replicas' metrics in the totals of the epoch: three ways, for three kinds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import tensorflow as tf
+
+from tfdist.collectives.transport import Transport
+from tfdist.training.step.metrics import MetricTotals
+from tfdist.training.step.replica import ReplicaOutput, ReplicaStep
+from tfdist.training.step.slicing import Slice
+
+
+class MetricRecording(Protocol):
+    """Records the metrics of a step in the totals of the epoch."""
+
+    def start(self) -> list[tf.Tensor] | None:
+        """Returns the initial values of the metrics in a replica's step; None for zeros."""
+
+    def combine(
+        self, values: list[tf.Tensor], output: ReplicaOutput, piece: Slice
+    ) -> list[tf.Tensor]:
+        """Returns the values to record, in replica context.
+
+        Args:
+            values: The metrics' variables, summed over the replicas.
+            output: The results of this replica.
+            piece: Its slice.
+        """
+
+    def record(self, values: Sequence[tf.Tensor]) -> None:
+        """Records the values that `combine` returned, in cross-replica context."""
+
+
+class Continued:
+    """For one replica: its metrics continue from the totals, as Keras' do from their state."""
+
+    def __init__(self, totals: MetricTotals) -> None:
+        self._totals = totals
+
+    def start(self) -> list[tf.Tensor] | None:
+        """Returns the totals so far."""
+        return self._totals.read()
+
+    def combine(
+        self, values: list[tf.Tensor], output: ReplicaOutput, piece: Slice
+    ) -> list[tf.Tensor]:
+        """Returns the values: they are the new totals."""
+        del output, piece
+        return values
+
+    def record(self, values: Sequence[tf.Tensor]) -> None:
+        """Sets the totals."""
+        self._totals.assign(values)
+
+
+class AddedUp:
+    """For metrics that keep sums: their increments are summed over replicas, and added."""
+
+    def __init__(self, totals: MetricTotals) -> None:
+        self._totals = totals
+
+    def start(self) -> list[tf.Tensor] | None:
+        """Nothing."""
+        return None
+
+    def combine(
+        self, values: list[tf.Tensor], output: ReplicaOutput, piece: Slice
+    ) -> list[tf.Tensor]:
+        """Returns the sums."""
+        del output, piece
+        return values
+
+    def record(self, values: Sequence[tf.Tensor]) -> None:
+        """Adds to the totals."""
+        self._totals.add(values)
+
+
+class Gathered:
+    """For metrics that do not add up: every replica updates them with all replicas' outputs."""
+
+    def __init__(self, totals: MetricTotals, step: ReplicaStep, transport: Transport) -> None:
+        self._totals = totals
+        self._step = step
+        self._transport = transport
+
+    def start(self) -> list[tf.Tensor] | None:
+        """Nothing."""
+        return None
+
+    def combine(
+        self, values: list[tf.Tensor], output: ReplicaOutput, piece: Slice
+    ) -> list[tf.Tensor]:
+        """Returns the new totals, the same on every replica."""
+        pairs = zip(self._totals.variables, values, strict=True)
+        totals = [total.read_value() + tf.cast(value, total.dtype) for total, value in pairs]
+        if output.outputs is None:
+            return totals
+        outputs = self._transport.gather(first_rows(output.outputs, piece.count))
+        return self._step.update_metrics_together(totals, outputs)
+
+    def record(self, values: Sequence[tf.Tensor]) -> None:
+        """Sets the totals."""
+        self._totals.assign(values)
+
+
+def first_rows(outputs: Any, count: tf.Tensor) -> Any:
+    """Returns the outputs of the slice's own rows, without that of a replacement row."""
+    return tf.nest.map_structure(lambda v: None if v is None else v[:count], outputs)

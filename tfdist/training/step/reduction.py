@@ -1,0 +1,96 @@
+"""Reduces the replicas' outputs to the result of one device: the third part of a step."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from tfdist.collectives.transport import Transport
+from tfdist.collectives.worker_flags import WorkerFlags
+from tfdist.training.step.gradients import divide
+from tfdist.training.step.recording import MetricRecording
+from tfdist.training.step.replica import ReplicaOutput
+from tfdist.training.step.slicing import Slice
+
+
+class Reduced(NamedTuple):
+    """The result of a step of all replicas, the same on each of them.
+
+    Attributes:
+        gradients: Of the global batch's loss, times the loss scale; those that were passed.
+        metrics: The metric values to record.
+        state: New values of the variables that the model itself changes.
+        logs: Scalars that an overridden step returned beside the metrics.
+        weight: Scalar float32, the sum of the slices' weights: the batch in nominal batches.
+        updated: New values of the variables that the step's own optimizers updated.
+    """
+
+    gradients: list[Any]
+    metrics: list[tf.Tensor]
+    state: list[tf.Tensor]
+    logs: dict[str, tf.Tensor]
+    weight: tf.Tensor
+    updated: list[tf.Tensor]
+
+
+class Reduction:
+    """Sums and averages over the replicas, in as few collectives as there are types.
+
+    Args:
+        transport: Sums over the replicas.
+        recording: Records the metrics.
+        flags: The workers' flags, which are summed with the metrics.
+        weights_add_up: Whether the slices' weights add up to one over the replicas.
+    """
+
+    def __init__(
+        self,
+        transport: Transport,
+        recording: MetricRecording,
+        flags: WorkerFlags,
+        *,
+        weights_add_up: bool,
+    ) -> None:
+        self._transport = transport
+        self._recording = recording
+        self._flags = flags
+        self._weights_add_up = weights_add_up
+
+    def __call__(self, output: ReplicaOutput, piece: Slice, gradients: list[Any]) -> Reduced:
+        """Reduces a replica's output, in replica context.
+
+        Args:
+            output: The results of the replica.
+            piece: The slice it computed on.
+            gradients: Those of the output that are to be reduced with it: all, or none where
+                they are accumulated first.
+        """
+        if self._transport.replicas == 1:
+            metrics = self._recording.combine(output.metrics, output, piece)
+            return Reduced(
+                gradients, metrics, output.state, output.logs, piece.weight, output.updated
+            )
+        averaged = [i for i, value in enumerate(output.state) if value.dtype.is_floating]
+        weight, *sums, flags = self._transport.sum_small(
+            [
+                piece.weight,
+                *output.metrics,
+                *(output.state[i] * tf.cast(piece.weight, output.state[i].dtype) for i in averaged),
+                *(value * piece.weight for value in output.logs.values()),
+                self._flags.own(),
+            ]
+        )
+        self._flags.record(flags)
+        grown, means = sums[: len(output.metrics)], sums[len(output.metrics) :]
+        if not self._weights_add_up:
+            means = [value / tf.cast(weight, value.dtype) for value in means]
+        state = list(output.state)
+        for i, value in zip(averaged, means, strict=False):
+            state[i] = value
+        logs = dict(zip(output.logs, means[len(averaged) :], strict=True))
+        metrics = self._recording.combine(grown, output, piece)
+        gradients = self._transport.sum_gradients(gradients)
+        if not self._weights_add_up:
+            gradients = [divide(gradient, weight) for gradient in gradients]
+        return Reduced(gradients, metrics, state, logs, weight, output.updated)

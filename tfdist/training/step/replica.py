@@ -1,0 +1,276 @@
+"""Computes one replica's part as Keras would on one device: the second part of a step.
+
+Keras consults `tf.distribute` in many places: losses are divided by the number
+of replicas, statistics and metrics are assigned in replica context, the
+optimizer sums the gradients. Here a replica's computation runs as a pure
+function instead. `StepScope` holds every variable's value, so nothing
+is assigned; `OneReplicaView` makes Keras see the default strategy, so nothing is
+scaled; and the results (gradients, new statistics, additions to the metrics)
+are reduced over the replicas in one place, `tfdist.training.step.reduction`.
+"""
+
+from __future__ import annotations
+
+import abc
+import contextlib
+import inspect
+import threading
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import keras
+import tensorflow as tf
+
+from tfdist.collectives.replica_context import OneReplicaView, real_context
+from tfdist.collectives.transport import Transport
+from tfdist.strategy.kinds import kind_of
+from tfdist.training.input.batch import rows_of
+from tfdist.training.model.inspection import ModelVariables, inner_optimizer, overrides
+from tfdist.training.step.capture import ScalarMeans
+from tfdist.training.step.gradients import through_assignments
+from tfdist.training.step.logs import Reported, ReturnedLogs
+from tfdist.training.step.loss_sums import LossSums
+from tfdist.training.step.shared_state import SharedState
+from tfdist.training.step.slicing import Slice
+from tfdist.training.step.state_check import check_state
+from tfdist.training.step.stateless_scope import StepScope
+
+
+class ReplicaOutput(NamedTuple):
+    """The results of a replica's step, before anything is reduced.
+
+    Attributes:
+        gradients: Of `loss * weight * loss_scale`: one for each trainable variable, None where
+            there is none; no element where the step updates the weights itself.
+        metrics: The increment of each metric variable; its new value, where `totals` were given.
+        state: New values of the variables that the model itself changed, in the order of
+            `ReplicaStep.changed`.
+        logs: Scalars that an overridden step returned beside the metrics.
+        outputs: The predictions (and targets), where metrics are to be updated by all
+            replicas together.
+        updated: New values of the variables that the step's own optimizers updated, in the
+            order of `ReplicaStep.updated`: the same on every replica.
+    """
+
+    gradients: list[Any]
+    metrics: list[tf.Tensor]
+    state: list[tf.Tensor]
+    logs: dict[str, tf.Tensor]
+    outputs: Any
+    updated: list[tf.Tensor] = []
+
+
+class ReplicaStep(abc.ABC):
+    """The pure functions of one model: a training step, a test step, predictions.
+
+    Args:
+        model: A built and compiled Keras model.
+        variables: Its variables.
+        transport: Sums over the replicas, for layers and losses that need it within a step.
+        gathers_metrics: Whether compiled metrics are left out of the step, because they must see
+            the outputs of all replicas together (see `tfdist.training.step.metrics`).
+        accumulates: Whether several batches make an update.
+
+    Attributes:
+        changed: The variables that the model itself changes in a training step; known once that
+            was traced.
+        updated: The variables that the step's own optimizers update; likewise.
+        reported: The logs that an overridden step returned, of a training step and (False) of a
+            test step; likewise. None for all metrics.
+    """
+
+    def __init__(
+        self,
+        model: keras.Model,
+        variables: ModelVariables,
+        transport: Transport,
+        *,
+        gathers_metrics: bool = False,
+        accumulates: bool = False,
+    ) -> None:
+        self.model = model
+        self.variables = variables
+        self.changed: list[keras.Variable] = []
+        self.updated: list[keras.Variable] = []
+        self._transport = transport
+        self._gathers_metrics = gathers_metrics
+        self._losses = LossSums(model, transport, accumulates=accumulates)
+        self._scalar_means = ScalarMeans(model)
+        alone = transport.replicas == 1 and kind_of(model.distribute_strategy).is_synchronous
+        self._returned = ReturnedLogs(model, alone=alone)
+        self.reported: dict[bool, Reported | None] = {True: None, False: None}
+        self._for_metrics = threading.local()
+        self._counts_updates = (
+            kind_of(model.distribute_strategy).is_synchronous
+            and not accumulates
+            and model.optimizer is inner_optimizer(model.optimizer)
+        )
+        self._shared_state = SharedState(model)
+        devices = (
+            model.distribute_strategy.extended.worker_devices if transport.replicas > 1 else ()
+        )
+        self._shares = len(devices) > 1
+        self._call_takes_training = "training" in inspect.signature(model.call).parameters
+        self._loss_takes_training = "training" in inspect.signature(model.compute_loss).parameters
+
+    @contextlib.contextmanager
+    def intercepting(self) -> Iterator[None]:
+        """A context to enter around `strategy.run`, in which Keras' calls reach this step.
+
+        The replicas, which are threads that take turns, share optimizers and metrics.
+        """
+        with self._scalar_means, self._returned, self._losses:
+            if self._shares:
+                self._shared_state.record()
+            yield
+
+    @abc.abstractmethod
+    def train(
+        self,
+        piece: Slice,
+        *,
+        loss_scale: tf.Tensor | None,
+        totals: Sequence[tf.Tensor] | None = None,
+    ) -> ReplicaOutput:
+        """Computes gradients, statistics and metrics of this replica's slice.
+
+        Args:
+            piece: The slice.
+            loss_scale: Scalar float32 by which the loss is multiplied before the gradient is
+                taken, or None.
+            totals: The initial values of the metrics; None for zeros.
+        """
+
+    def test(self, piece: Slice, *, totals: Sequence[tf.Tensor] | None = None) -> ReplicaOutput:
+        """Computes the metrics of this replica's slice; arguments as for `train`."""
+        real = real_context()
+        self._begin(piece)
+        scope = StepScope(self.variables, real, totals=totals)
+        outputs = None
+        with self._view(real, piece.count), scope, self._losses.of(piece, training=False):
+            if overrides(self.model, "test_step"):
+                logs = self.model.test_step(piece.data)
+            else:
+                _, outputs = self._forward(piece, scope, training=False)
+                logs = {}
+        grown, extra = self._metrics_and_logs(scope, logs, piece, training=False)
+        return ReplicaOutput([], grown, [], extra, outputs)
+
+    def predict(self, data: Any) -> Any:
+        """Computes the predictions for this replica's slice."""
+        real = real_context()
+        if self._shares:
+            self._shared_state.begin()
+        scope = StepScope(self.variables, real)
+        with self._view(real, rows_of(data)), scope:
+            if overrides(self.model, "predict_step"):
+                return self.model.predict_step(data)
+            x, _, _ = keras.utils.unpack_x_y_sample_weight(data)
+            return self._call(x, training=False)
+
+    def update_metrics_together(self, totals: Sequence[tf.Tensor], outputs: Any) -> list[tf.Tensor]:
+        """Updates metrics with the outputs of all replicas; returns the new totals."""
+        x, y, y_pred, sample_weight, masks = outputs
+        for output, mask in zip(tf.nest.flatten(y_pred), masks, strict=True):
+            if mask is not None:
+                output._keras_mask = mask
+        updated = getattr(self._for_metrics, "updated", ())
+        mapping = [*zip(self.variables.metrics, totals, strict=True), *updated]
+        with self._view(real_context(), rows_of(y_pred)), keras.StatelessScope(mapping) as scope:
+            self.model.compute_metrics(x, y, y_pred, sample_weight=sample_weight)
+            return [scope.get_current_value(variable) for variable in self.variables.metrics]
+
+    def _begin(self, piece: Slice) -> None:
+        """Begins this replica's step, whatever another one has left on the model."""
+        if self._shares:
+            self._shared_state.begin()
+        self._for_metrics.updated = []
+        self._scalar_means.start(piece.weight)
+        self._returned.start()
+
+    def _view(self, real: tf.distribute.ReplicaContext, count: tf.Tensor) -> OneReplicaView:
+        keep = self._shared_state.keep if self._shares else None
+        return OneReplicaView(real, count, self._transport, keep)
+
+    def _call(self, x: Any, training: bool) -> Any:
+        if self._call_takes_training:
+            return self.model(x, training=training)
+        return self.model(x)
+
+    def _forward(self, piece: Slice, scope: StepScope, *, training: bool) -> tuple[tf.Tensor, Any]:
+        """Forward pass, loss and metrics, as in Keras' own `train_step` and `test_step`."""
+        x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(piece.data)
+        y_pred = self._call(x, training)
+        arguments = {"training": training} if self._loss_takes_training else {}
+        loss = self.model.compute_loss(
+            x=x, y=y, y_pred=y_pred, sample_weight=sample_weight, **arguments
+        )
+        loss = tf.cast(loss, keras.config.floatx())
+        for metric in self.model.metrics:
+            if metric.name == "loss":
+                metric.update_state(loss, sample_weight=tf.cast(piece.count, loss.dtype))
+        if self._losses.is_by_example(loss):
+            loss = self._losses.summed(loss, "the loss")
+        if training and self._counts_updates:
+            # Keras' metrics come after the update, and may read a schedule's learning rate.
+            iterations = inner_optimizer(self.model.optimizer).iterations
+            updated = (iterations, tf.convert_to_tensor(iterations.value) + 1)
+            self._for_metrics.updated = [updated]
+            scope.add_update(updated)
+        if self._gathers_metrics:
+            # Keras' own metrics ignore the inputs: they need not travel.
+            seen = x if overrides(self.model, "compute_metrics") else None
+            masks = [getattr(output, "_keras_mask", None) for output in tf.nest.flatten(y_pred)]
+            return loss, (seen, y, y_pred, sample_weight, masks)
+        self.model.compute_metrics(x, y, y_pred, sample_weight=sample_weight)
+        return loss, None
+
+    def _changed_state(self, scope: StepScope, piece: Slice) -> list[tf.Tensor]:
+        """New values of the variables that the model itself changed."""
+        self.changed, state = scope.changed_state(piece.count)
+        if self._transport.replicas > 1:
+            check_state(self.changed, state, piece.data, self.model)
+        return state
+
+    def _metrics_and_logs(
+        self, scope: StepScope, logs: Any, piece: Slice, *, training: bool
+    ) -> tuple[list[tf.Tensor], dict[str, tf.Tensor]]:
+        """Returns the metrics' values, and the logs that no metric accounts for."""
+        values, touched = scope.metric_values(piece.count)
+        where = f"{type(self.model).__name__}.{'train_step' if training else 'test_step'}"
+        self.reported[training], extra = self._returned.sort(logs, touched, where)
+        return values, extra
+
+
+class KerasStep(ReplicaStep):
+    """A training step like Keras' own `train_step`."""
+
+    def train(
+        self,
+        piece: Slice,
+        *,
+        loss_scale: tf.Tensor | None,
+        totals: Sequence[tf.Tensor] | None = None,
+    ) -> ReplicaOutput:
+        """Computes gradients, statistics and metrics of this replica's slice."""
+        real = real_context()
+        values = [tf.convert_to_tensor(v.value) for v in self.variables.trainable]
+        self._begin(piece)
+        with (
+            self._view(real, piece.count),
+            self._losses.of(piece, training=True),
+            tf.GradientTape() as tape,
+        ):
+            tape.watch(values)
+            scope = StepScope(self.variables, real, totals=totals, trainable=values, tape=tape)
+            with scope:
+                loss, outputs = self._forward(piece, scope, training=True)
+                scaled = loss * tf.cast(piece.weight, loss.dtype)
+                if loss_scale is not None:
+                    scaled = scaled * tf.cast(loss_scale, loss.dtype)
+        gradients = through_assignments(
+            tape, scaled, values, self.variables.trainable, scope.replaced
+        )
+        state = self._changed_state(scope, piece)
+        grown, logs = self._metrics_and_logs(scope, {}, piece, training=True)
+        return ReplicaOutput(gradients, grown, state, logs, outputs)

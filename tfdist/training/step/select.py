@@ -1,0 +1,45 @@
+"""Selects the kind of a model's training step."""
+
+from __future__ import annotations
+
+import keras
+
+from tfdist.collectives.transport import Transport
+from tfdist.training.model.inspection import ModelVariables, has_several_optimizers, overrides
+from tfdist.training.step.multi_optimizer import MultiOptimizerStep
+from tfdist.training.step.own_step import OwnStep
+from tfdist.training.step.replica import KerasStep, ReplicaStep
+
+
+def make_step(
+    model: keras.Model,
+    transport: Transport,
+    *,
+    gathers_metrics: bool,
+    weights_add_up: bool = True,
+    accumulates: bool = False,
+    updates_within: bool = False,
+) -> ReplicaStep:
+    """Makes the step of a built and compiled model.
+
+    Args:
+        model: The model.
+        transport: Sums over the replicas.
+        gathers_metrics: Whether compiled metrics are updated by all replicas together.
+        weights_add_up: Whether the slices' weights add up to one over the replicas.
+        accumulates: Whether several batches make an update.
+        updates_within: Whether the model's own step goes on with the weights it has updated.
+    """
+    variables = ModelVariables.of(model)
+    if updates_within or has_several_optimizers(model):
+        return MultiOptimizerStep(
+            model,
+            variables,
+            transport,
+            gathers_metrics=gathers_metrics,
+            weights_add_up=weights_add_up,
+        )
+    kind = OwnStep if overrides(model, "train_step") else KerasStep
+    return kind(
+        model, variables, transport, gathers_metrics=gathers_metrics, accumulates=accumulates
+    )

@@ -1,0 +1,152 @@
+"""The Python state of a model, which replicas that are threads of one process share.
+
+The replicas of MirroredStrategy are traced in turn: where one waits for the others, in a
+collective, the next one runs the same Python code from its beginning. What `call` keeps on its
+layer (a tensor on self, a list it appends to, Keras' own list of losses) would then be another
+replica's. So each replica begins with the state as it was before the step, and finds its own
+again after each collective.
+"""
+
+from __future__ import annotations
+
+import collections
+import types
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+# What holds no state of a step's own: values of variables are in the step's scope.
+_CLOSED = (
+    str,
+    bytes,
+    int,
+    float,
+    complex,
+    type,
+    types.ModuleType,
+    types.FunctionType,
+    types.BuiltinFunctionType,
+    keras.Variable,
+    keras.KerasTensor,
+    keras.Optimizer,
+    tf.Module,
+    tf.Variable,
+    tf.distribute.Strategy,
+)
+# Packages whose objects are not looked into; of Keras' own, all with a `__dict__` are.
+_FOREIGN = ("tensorflow", "numpy", "threading", "_thread", "tfdist", "h5py")
+_CONTAINERS = (list, dict, set, collections.deque)
+
+
+class SharedState:
+    """Keeps the replicas' Python state apart.
+
+    Args:
+        model: The model whose layers, metrics, losses and what they hold are meant.
+    """
+
+    def __init__(self, model: keras.Model) -> None:
+        self._model = model
+        self._restore: Callable[[], None] = _nothing
+
+    def record(self) -> None:
+        """Takes the present state as that which every replica begins with."""
+        self._restore = self.keep()
+
+    def begin(self) -> None:
+        """Goes back to what was recorded."""
+        self._restore()
+
+    def keep(self) -> Callable[[], None]:
+        """Keeps the present state; returns a function that brings it back."""
+        kept = [(thing, _content(thing)) for thing in _reachable(self._model)]
+
+        def restore() -> None:
+            for thing, content in kept:
+                if not _same(_content(thing), content):
+                    _fill(thing, content)
+
+        return restore
+
+
+def _nothing() -> None:
+    """Brings nothing back."""
+
+
+def _reachable(root: Any) -> Iterator[Any]:
+    """The containers, and the `__dict__`s of the objects, that can be reached from `root`."""
+    seen: set[int] = set()
+    stack: list[Any] = [root]
+    while stack:
+        thing = stack.pop()
+        if thing is None or id(thing) in seen or isinstance(thing, _CLOSED):
+            continue
+        seen.add(id(thing))
+        if isinstance(thing, _CONTAINERS):
+            yield thing
+            stack.extend(_content(thing).values() if isinstance(thing, dict) else _content(thing))
+            if isinstance(thing, list) and hasattr(thing, "_storage"):
+                yield vars(thing)  # TensorFlow's wrapper of a list, which has the elements twice.
+                stack.append(thing._storage)
+        elif isinstance(thing, (tuple, frozenset)):
+            stack.extend(thing)
+        elif isinstance(thing, types.MethodType):
+            stack.append(thing.__self__)
+        elif _has_state(thing):
+            attributes = vars(thing)
+            yield attributes
+            stack.extend(attributes.values())
+
+
+def _has_state(thing: Any) -> bool:
+    kind = type(thing)
+    if kind.__module__.split(".")[0] in _FOREIGN or kind.__name__ == "Node":
+        return False
+    return isinstance(getattr(thing, "__dict__", None), dict)
+
+
+def _content(thing: Any) -> Any:
+    """A shallow copy, by the built-in type: Keras' containers keep books of what they are given."""
+    if isinstance(thing, dict):
+        return dict(dict.items(_unwrapped(thing)))
+    if isinstance(thing, set):
+        return set(thing)
+    return list(list.__iter__(thing)) if isinstance(thing, list) else list(thing)
+
+
+def _unwrapped(thing: Any) -> Any:
+    """The dict inside TensorFlow's wrapper of one."""
+    return getattr(thing, "__wrapped__", thing)
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Whether two copies hold the same objects."""
+    if len(one) != len(other):
+        return False
+    if isinstance(one, dict):
+        return list(map(_entry, one.items())) == list(map(_entry, other.items()))
+    if isinstance(one, set):
+        return {id(element) for element in one} == {id(element) for element in other}
+    return all(a is b for a, b in zip(one, other, strict=True))
+
+
+def _entry(item: tuple[Any, Any]) -> tuple[int, int]:
+    return id(item[0]), id(item[1])
+
+
+def _fill(thing: Any, content: Any) -> None:
+    if isinstance(thing, dict):
+        dict.clear(_unwrapped(thing))
+        dict.update(_unwrapped(thing), content)
+        if hasattr(thing, "_self_last_wrapped_dict_snapshot"):
+            thing._self_last_wrapped_dict_snapshot = dict(content)
+    elif isinstance(thing, set):
+        set.clear(thing)
+        set.update(thing, content)
+    elif isinstance(thing, list):
+        list.__setitem__(thing, slice(None), content)
+    else:
+        thing.clear()
+        thing.extend(content)

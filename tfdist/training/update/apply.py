@@ -1,0 +1,153 @@
+"""Updates the weights from reduced gradients with the model's own optimizer.
+
+Keras' optimizers assign averages of weights, constraints and the step counter in replica
+context, which not every strategy allows. Here they are deferred and assigned together, in
+cross-replica context, as are the loss scale and the overwriting by moving averages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tfdist.collectives.replica_context import ReducedView
+from tfdist.training.step.reduction import Reduced
+from tfdist.training.step.replica import ReplicaStep
+from tfdist.training.update.loss_scale import LossScaler
+from tfdist.training.update.moving_average import MovingAverage
+
+
+class OptimizerUpdate:
+    """Updates the weights with the optimizer that a model was compiled with.
+
+    Args:
+        optimizer: That optimizer.
+        trainable: The weights, in the order of their gradients.
+        strategy: The strategy they were made under.
+    """
+
+    def __init__(
+        self,
+        optimizer: keras.optimizers.Optimizer,
+        trainable: Sequence[keras.Variable],
+        strategy: tf.distribute.Strategy,
+    ) -> None:
+        self.scaler = LossScaler(optimizer)
+        self._optimizer = self.scaler.optimizer
+        self._trainable = trainable
+        self._strategy = strategy
+        self._ema = MovingAverage(self._optimizer, trainable)
+        self._captured: list[keras.Variable] = []
+
+    @property
+    def iterations(self) -> keras.Variable:
+        """The optimizer's count of its updates."""
+        return self._optimizer.iterations
+
+    def __call__(self, gradients: Any, step: tf.Tensor | None = None) -> tf.Tensor:
+        """Updates the weights, unless a gradient overflowed; in cross-replica context.
+
+        Args:
+            gradients: One for each weight, the same on every replica.
+            step: The number of this update from 0, where the optimizer's counter does not hold
+                it; the counter is not changed then.
+
+        Returns:
+            Scalar bool: no gradient overflowed.
+        """
+        local = [_first(self._strategy, gradient) for gradient in gradients]
+        finite = self.scaler.all_finite(local)
+
+        def update() -> None:
+            with self._ema.held_back():
+                captured = self._strategy.run(self._in_replica, args=(gradients, step))
+            for variable, value in zip(self._captured, captured, strict=True):
+                variable.value.assign(_first(self._strategy, value))
+            self._ema.update(self.iterations.value if step is None else step + 1)
+
+        if self.scaler.dynamic:
+            tf.cond(finite, update, lambda: None)
+            self.scaler.update(finite)
+        else:
+            update()
+        return finite
+
+    def _in_replica(self, gradients: Any, step: tf.Tensor | None) -> list[tf.Tensor]:
+        """Applies the gradients; returns what the optimizer assigned in replica context."""
+        given = [] if step is None else [(self.iterations, step)]
+        real = tf.distribute.get_replica_context()
+        gradients = self.scaler.unscale(gradients)
+        with ReducedView(real), keras.StatelessScope(given) as scope:
+            self._optimizer.apply(gradients, self._trainable)
+        candidates = [*self._optimizer.variables, *self._trainable]
+        self._captured = [
+            variable
+            for variable in candidates
+            if scope.get_current_value(variable) is not None
+            and not (given and variable is self.iterations)
+        ]
+        return [tf.cast(scope.get_current_value(v), v.dtype) for v in self._captured]
+
+
+class PlainUpdate:
+    """Every batch is an update.
+
+    Args:
+        optimize: Updates the weights.
+    """
+
+    def __init__(self, optimize: OptimizerUpdate) -> None:
+        self._optimize = optimize
+
+    def loss_scale(self) -> tf.Tensor | None:
+        """Returns the factor of the loss for the gradient; None for no factor."""
+        return self._optimize.scaler.value()
+
+    def take(self, gradients: list[Any]) -> list[Any]:
+        """Returns the gradients: all are reduced with their batch."""
+        return gradients
+
+    def apply(self, reduced: Reduced) -> None:
+        """Updates the weights."""
+        self._optimize(reduced.gradients)
+
+    def finish(self) -> None:
+        """Does nothing: every batch is in the weights."""
+
+    def calls_to_end(self, count: int) -> int:
+        """Returns `count`: each batch ends an update."""
+        return count
+
+    def is_complete(self) -> bool:
+        """Returns True."""
+        return True
+
+
+class UpdateWithinStep(PlainUpdate):
+    """Assigns the weights that the step's own optimizers have computed.
+
+    Args:
+        step: That step.
+        strategy: The strategy the weights were made under.
+    """
+
+    def __init__(self, step: ReplicaStep, strategy: tf.distribute.Strategy) -> None:
+        self._step = step
+        self._strategy = strategy
+
+    def loss_scale(self) -> tf.Tensor | None:
+        """Returns None: loss scaling is rejected with several optimizers."""
+        return None
+
+    def apply(self, reduced: Reduced) -> None:
+        """Assigns weights and optimizers' variables."""
+        for variable, value in zip(self._step.updated, reduced.updated, strict=True):
+            variable.value.assign(_first(self._strategy, value))
+
+
+def _first(strategy: tf.distribute.Strategy, value: Any) -> Any:
+    """Returns the first replica's value, where all replicas have the same."""
+    return strategy.experimental_local_results(value)[0]

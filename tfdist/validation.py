@@ -1,0 +1,131 @@
+"""Checks arguments, with one-line errors: where, what was given, what is allowed."""
+
+from __future__ import annotations
+
+import math
+import operator
+import reprlib
+from collections.abc import Collection
+from typing import Any, NoReturn
+
+from tfdist.errors import ConfigError
+
+_QUOTE_CHARS = 60
+
+_repr = reprlib.Repr()
+_repr.maxstring = _repr.maxother = _repr.maxlong = _QUOTE_CHARS
+_repr.maxlist = _repr.maxtuple = _repr.maxdict = 3
+_repr.maxlevel = 2
+
+
+def quote(value: Any) -> str:
+    """Returns `value` as a short literal that never spans lines."""
+    try:
+        text = _repr.repr(value)
+    except Exception:  # A value whose own repr fails still has to be reported.
+        text = f"<{type(value).__name__}>"
+    text = "".join(c if c.isprintable() else "?" for c in text)
+    return text if len(text) <= _QUOTE_CHARS else f"{text[: _QUOTE_CHARS - 3]}..."
+
+
+def kind(value: Any) -> str:
+    """Returns the JSON name of the value's type, with an article."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "a boolean"
+    if isinstance(value, int | float):
+        return "a number"
+    if isinstance(value, str):
+        return "a string"
+    if isinstance(value, list | tuple):
+        return "a list"
+    if isinstance(value, dict):
+        return "an object"
+    return f"a {type(value).__name__}"
+
+
+def plural(count: int, noun: str) -> str:
+    """Returns `1 task`, `2 tasks`."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def reject(where: str, problem: str) -> NoReturn:
+    """Raises the error for the field `where`.
+
+    Raises:
+        ConfigError: always.
+    """
+    raise ConfigError(f"{where}: {problem}")
+
+
+def whole_number(where: str, value: Any, *, least: int = 1) -> int:
+    """Returns `value` as an integer.
+
+    Args:
+        where: The argument, such as `scale(num_replicas)`.
+        value: What was given.
+        least: The smallest number allowed.
+
+    Raises:
+        ConfigError: It is not a whole number, or below `least`.
+    """
+    try:
+        number = None if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        number = None
+    if number is None or number < least:
+        reject(where, f"{quote(value)} is given; allowed: a whole number of {least} or more")
+    return number
+
+
+def number(
+    where: str,
+    value: Any,
+    *,
+    above: float | None = None,
+    least: float | None = None,
+    most: float | None = None,
+    below: float | None = None,
+) -> float:
+    """Returns `value` as a finite float within limits.
+
+    Args:
+        where: The argument, such as `scale(base_learning_rate)`.
+        value: What was given.
+        above: The exclusive lower limit.
+        least: The inclusive lower limit.
+        most: The inclusive upper limit.
+        below: The exclusive upper limit.
+
+    Raises:
+        ConfigError: It is not a number, not finite, or out of range.
+    """
+    given = {"above": above, "at least": least, "at most": most, "below": below}
+    limits = [f"{word} {limit:g}" for word, limit in given.items() if limit is not None]
+    try:
+        found = math.nan if isinstance(value, (bool, str)) else float(value)
+    except (TypeError, ValueError, OverflowError):
+        found = math.nan
+    inside = (
+        math.isfinite(found)
+        and (above is None or found > above)
+        and (least is None or found >= least)
+        and (most is None or found <= most)
+        and (below is None or found < below)
+    )
+    if not inside:
+        allowed = " ".join(["a finite number", " and ".join(limits)]).strip()
+        reject(where, f"{quote(value)} is given; allowed: {allowed}")
+    return found
+
+
+def one_of(where: str, value: Any, allowed: Collection[str]) -> str:
+    """Returns `value` if it is one of the allowed words.
+
+    Raises:
+        ConfigError: It is not one of them.
+    """
+    if not isinstance(value, str) or value not in allowed:
+        reject(where, f"{quote(value)} is given; allowed: {', '.join(allowed)}")
+    return value
