@@ -109,7 +109,8 @@ def break_off(strategy: Any, fault: str) -> None:
     spec = (tf.TensorSpec([4, 4]), tf.TensorSpec([4, 1]))
     data = tf.data.Dataset.from_generator(rows, output_signature=spec)
     many = {"callbacks": []} if "input" in fault else {"callbacks": [Act()]}
-    trainer = tfdist.Trainer(model, steps_per_call=100 if "input" in fault else 1)
+    steps = 100 if "input" in fault else 1
+    trainer = tfdist.Trainer(model, steps_per_call=steps, transport="ring")
     # Each worker reads for itself.
     trainer.fit(lambda context: data, steps_per_epoch=100_000, verbose=0, **many)
 

@@ -161,8 +161,10 @@ def test_totals_are_reset_to_where_the_metric_starts():
             self.value.assign(100.0)
 
         def result(self):
-            return tf.convert_to_tensor(self.value)
+            return self.value
 
     totals = MetricTotals(compiled(Smallest()))
     totals.reset()
     assert float(totals.results()["smallest"]) == 100.0
+    totals.assign([*totals.read()[:-1], tf.constant(7.0)])
+    assert float(totals.results()["smallest"]) == 7.0

@@ -55,7 +55,7 @@ class ParameterServerLoop(Loop):
         self._optimize = OptimizerUpdate(model.optimizer, self._step.variables.trainable, strategy)
         self.update = PlainUpdate(self._optimize)
         self.totals = MetricTotals(model)
-        self._logs: dict[str, float] = {}
+        self._logs: dict[bool, dict[str, float]] = {True: {}, False: {}}
         self._training = True
         self._most_under_way = _PER_WORKER * _count_workers()
         self._under_way: collections.deque[Any] = collections.deque()
@@ -73,7 +73,8 @@ class ParameterServerLoop(Loop):
         """Resets the metrics."""
         self._drain(0)
         self.totals.reset()
-        self._logs.clear()
+        for logs in self._logs.values():
+            logs.clear()
         self._count = int(self._iterations.numpy())
 
     def train(self, epoch: Epoch, steps: int) -> dict[str, Any]:
@@ -82,8 +83,8 @@ class ParameterServerLoop(Loop):
         for _ in range(steps):
             data, _ = epoch.pop()
             step = tf.constant(self._count, self._iterations.dtype)
+            self._schedule(step, self._train, data, step)
             self._count += 1
-            self._schedule(self._train, data, step)
         self._iterations.assign(self._count)
         return self.logs()
 
@@ -92,7 +93,7 @@ class ParameterServerLoop(Loop):
         self._training = False
         for _ in range(steps):
             data, _ = epoch.pop()
-            self._schedule(self._test, data)
+            self._schedule(tf.constant(self._count - 1), self._test, data)
         return self.logs()
 
     def predict(self, epoch: Epoch, steps: int = 1) -> Any:
@@ -112,14 +113,14 @@ class ParameterServerLoop(Loop):
     def progress(self) -> Progress:
         """Returns the progress of the epoch; call `settle` first."""
         totals = [np.array(variable.numpy()) for variable in self.totals.variables]
-        return Progress(totals, dict(self._logs))
+        return Progress(totals, dict(self._logs[True]))
 
     def resume(self, totals: list[tf.Tensor] | None, logs: dict[str, float]) -> None:
         """Starts from an earlier `progress`; from no metrics where `totals` is None."""
         self.reset_metrics()
         if totals is not None:
             self.totals.assign(totals)
-        self._logs.update(logs)
+        self._logs[True].update(logs)
 
     def finish_epoch(self) -> None:
         """Waits for the results of every batch sent out."""
@@ -127,10 +128,12 @@ class ParameterServerLoop(Loop):
 
     def logs(self) -> dict[str, Any]:
         """The metrics' values over the batches answered for, and the last step's own logs."""
-        return plain({**self.totals.results(), **self._logs})
+        reported = self._step.reported[self._training]
+        return plain({**self.totals.results(reported), **self._logs[self._training]})
 
-    def _schedule(self, function: Any, *args: Any) -> None:
-        self._under_way.append(self._coordinator.schedule(function, args=args))
+    def _schedule(self, before: tf.Tensor, function: Any, *args: Any) -> None:
+        """Sends a batch out; its metrics see the state after `before` updates and one."""
+        self._under_way.append((self._coordinator.schedule(function, args=args), before))
         self._drain(self._most_under_way)
 
     def _answer(self, value: Any) -> Any:
@@ -153,20 +156,21 @@ class ParameterServerLoop(Loop):
     def _drain(self, most: int) -> None:
         """Processes results until at most `most` batches are under way."""
         while len(self._under_way) > most:
-            grown, logs, outputs, updated = self._answer(self._under_way.popleft())
+            value, before = self._under_way.popleft()
+            grown, logs, outputs, updated = self._answer(value)
             if not updated:
                 self._count -= 1  # A gradient overflowed: no step was made.
             self.totals.add(grown)
             if outputs:
                 outputs = self._with_gaps(outputs)
                 totals = [total.read_value() for total in self.totals.variables]
-                self.totals.assign(self._step.update_metrics_together(totals, outputs))
-            self._logs.update({name: float(value) for name, value in logs.items()})
+                self.totals.assign(self._step.update_metrics_together(totals, outputs, before))
+            self._logs[self._training].update({k: float(value) for k, value in logs.items()})
 
     # The functions below are traced, and run on a worker.
 
     def _train_batch(self, data: Any, step: tf.Tensor) -> Any:
-        piece = _whole(data)
+        piece = _whole(data)._replace(updates=step)
 
         def replica() -> ReplicaOutput:
             return self._step.train(piece, loss_scale=self.update.loss_scale())

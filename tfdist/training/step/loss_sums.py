@@ -97,8 +97,9 @@ class LossSums(contextlib.AbstractContextManager["LossSums"]):
         shape: Any = getattr(loss, "shape", ())
         if len(shape) == 0:
             return False
-        count = tf.get_static_value(self._of_thread.piece.count)
-        return shape[0] is None or (count is not None and shape[0] == max(1, int(count)))
+        if shape[0] is None:
+            return True
+        return shape[0] in {leaf.shape[:1][0] for leaf in _batched(self._of_thread.piece.data)}
 
     def refuse_accumulation(self, name: str, what: str) -> None:
         """Refuses a loss of which several batches' gradients do not make that of a larger one.
@@ -277,6 +278,11 @@ def _is_over_batch(loss: keras.Loss) -> bool:
         return False
     axis = loss.axis
     return axis is None or 0 in (axis if isinstance(axis, (list, tuple)) else (axis,))
+
+
+def _batched(data: Any) -> list[Any]:
+    """The tensors of a slice's data that have rows."""
+    return [leaf for leaf in tf.nest.flatten(data) if len(getattr(leaf, "shape", ()))]
 
 
 def _replica_number() -> tf.Tensor:

@@ -124,7 +124,7 @@ class MetricTotals:
         with keras.StatelessScope(mapping):
             own = self._model.get_metrics_result()
             if reported is None:
-                return own
+                return _values(own)
             results = {}
             for name, metric in reported.items():
                 value = own.get(name) if metric is None else metric.result()
@@ -132,4 +132,13 @@ class MetricTotals:
                     value = value.get(name, own.get(name))
                 if value is not None:
                     results[name] = value
-            return results
+            return _values(results)
+
+
+def _values(results: dict[str, Any]) -> dict[str, Any]:
+    """The results as tensors: a metric may return its variable, whose value the scope holds."""
+
+    def of_leaf(leaf: Any) -> Any:
+        return tf.convert_to_tensor(leaf.value) if isinstance(leaf, keras.Variable) else leaf
+
+    return keras.tree.map_structure(of_leaf, results)

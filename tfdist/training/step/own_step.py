@@ -49,17 +49,26 @@ class OwnStep(ReplicaStep):
         originals = [variable.value for variable in self.variables.trainable]
         scope = StepScope(self.variables, real, totals=totals, trainable=originals)
         with self._view(real, piece.count), scope, self._losses.of(piece, training=True):
-            logs = self.model.train_step(piece.data)
+            try:
+                logs = self.model.train_step(piece.data)
+            except AttributeError as error:
+                # A tape cannot tell the gradient by a weight that is no variable any more.
+                if scope.replaced and "handle" in str(error):
+                    raise self._assigns(scope) from error
+                raise
         if scope.replaced:
-            raise ConfigError(
-                f"{type(self.model).__name__}.train_step: assigns trainable weights before "
-                f"optimizer.apply ({scope.replaced[0][0].path}, in the step or a layer), so no "
-                "gradient can be taken by them; assign them after it, or override compute_loss "
-                "instead of train_step"
-            )
+            raise self._assigns(scope)
         gradients, scaled_by = self._captured.take(self.variables.trainable)
         factor = piece.weight if loss_scale is None else piece.weight * loss_scale / scaled_by
         gradients = [multiply(gradient, factor) for gradient in gradients]
         state = self._changed_state(scope, piece)
         grown, extra = self._metrics_and_logs(scope, logs, piece, training=True)
         return ReplicaOutput(gradients, grown, state, extra, None)
+
+    def _assigns(self, scope: StepScope) -> ConfigError:
+        return ConfigError(
+            f"{type(self.model).__name__}.train_step: assigns trainable weights before "
+            f"optimizer.apply ({scope.replaced[0][0].path}, in the step or a layer), so no "
+            "gradient can be taken by them; assign them after it, or override compute_loss "
+            "instead of train_step"
+        )

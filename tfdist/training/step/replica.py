@@ -100,10 +100,8 @@ class ReplicaStep(abc.ABC):
         self._returned = ReturnedLogs(model, alone=alone)
         self.reported: dict[bool, Reported | None] = {True: None, False: None}
         self._for_metrics = threading.local()
-        self._counts_updates = (
-            kind_of(model.distribute_strategy).is_synchronous
-            and not accumulates
-            and model.optimizer is inner_optimizer(model.optimizer)
+        self._counts_updates = not accumulates and model.optimizer is inner_optimizer(
+            model.optimizer
         )
         self._shared_state = SharedState(model)
         devices = (
@@ -168,17 +166,33 @@ class ReplicaStep(abc.ABC):
             x, _, _ = keras.utils.unpack_x_y_sample_weight(data)
             return self._call(x, training=False)
 
-    def update_metrics_together(self, totals: Sequence[tf.Tensor], outputs: Any) -> list[tf.Tensor]:
-        """Updates metrics with the outputs of all replicas; returns the new totals."""
+    def update_metrics_together(
+        self, totals: Sequence[tf.Tensor], outputs: Any, updates: tf.Tensor | None = None
+    ) -> list[tf.Tensor]:
+        """Updates metrics with the outputs of all replicas; returns the new totals.
+
+        Args:
+            totals: The totals so far.
+            outputs: As in `ReplicaOutput`.
+            updates: The number of updates before the step, if it ran in another process.
+        """
         x, y, y_pred, sample_weight, masks = outputs
         for output, mask in zip(tf.nest.flatten(y_pred), masks, strict=True):
             if mask is not None:
                 output._keras_mask = mask
         updated = getattr(self._for_metrics, "updated", ())
+        if updates is not None:
+            updated = [self._after_update(updates)] if self._counts_updates else ()
         mapping = [*zip(self.variables.metrics, totals, strict=True), *updated]
         with self._view(real_context(), rows_of(y_pred)), keras.StatelessScope(mapping) as scope:
             self.model.compute_metrics(x, y, y_pred, sample_weight=sample_weight)
             return [scope.get_current_value(variable) for variable in self.variables.metrics]
+
+    def _after_update(self, updates: tf.Tensor | None) -> tuple[keras.Variable, tf.Tensor]:
+        """The optimizer's counter, with its value after the update that is under way."""
+        iterations = self.model.optimizer.iterations
+        before = iterations.value if updates is None else updates
+        return iterations, tf.cast(before, iterations.dtype) + 1
 
     def _begin(self, piece: Slice) -> None:
         """Begins this replica's step, whatever another one has left on the model."""
@@ -213,8 +227,7 @@ class ReplicaStep(abc.ABC):
             loss = self._losses.summed(loss, "the loss")
         if training and self._counts_updates:
             # Keras' metrics come after the update, and may read a schedule's learning rate.
-            iterations = inner_optimizer(self.model.optimizer).iterations
-            updated = (iterations, tf.convert_to_tensor(iterations.value) + 1)
+            updated = self._after_update(piece.updates)
             self._for_metrics.updated = [updated]
             scope.add_update(updated)
         if self._gathers_metrics:

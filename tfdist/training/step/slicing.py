@@ -23,11 +23,13 @@ class Slice(NamedTuple):
         count: Scalar int32, the number of its rows; 0 where `data` is a replacement.
         weight: Scalar float32, the slice's weight in the loss: its share of the global batch, or
             of a nominal one.
+        updates: Scalar integer, the number of updates before it; None where the optimizer counts.
     """
 
     data: Any
     count: tf.Tensor
     weight: tf.Tensor
+    updates: tf.Tensor | None = None
 
 
 # Gives a slice's weight, for its row count and that of the element it was cut from.

@@ -45,7 +45,10 @@ class MovingAverage:
 
         def overwrite() -> None:
             for variable, average in zip(self._trainable, averages, strict=True):
-                variable.value.assign(tf.convert_to_tensor(average.value))
+                value = tf.convert_to_tensor(average.value)
+                # As in Keras, whose constraints come after the overwriting.
+                constraint = variable.constraint
+                variable.value.assign(value if constraint is None else constraint(value))
 
         tf.cond(due, overwrite, lambda: None)
 
