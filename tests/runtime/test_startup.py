@@ -91,3 +91,26 @@ def test_what_was_said_is_not_lost_when_the_import_fails(
         raise ImportError
     os.write(2, b"afterwards\n")
     assert capfd.readouterr().err == "the reason\nafterwards\n"
+
+
+BACKEND = """
+from tfdist.errors import ConfigError
+from tfdist.runtime.startup import _check_backend
+try:
+    _check_backend()
+except ConfigError as error:
+    print(error)
+"""
+
+
+def test_another_backend_of_keras_is_refused(tmp_path: Path) -> None:
+    home = {"KERAS_HOME": str(tmp_path)}
+    assert started(BACKEND, **home).stdout == ""
+    tmp_path.joinpath("keras.json").write_text('{"backend": "tensorflow"}')
+    assert started(BACKEND, **home).stdout == ""
+    tmp_path.joinpath("keras.json").write_text('{"backend": "torch"}')
+    file = f"{tmp_path}/keras.json: 'torch' is given; allowed: tensorflow, which tf.distribute is"
+    assert started(BACKEND, **home).stdout.startswith(file)
+    assert started(BACKEND, KERAS_BACKEND="tensorflow", **home).stdout == ""
+    jax = started(BACKEND, KERAS_BACKEND="jax", **home)
+    assert jax.stdout.startswith("KERAS_BACKEND: 'jax' is given; allowed: tensorflow")

@@ -21,7 +21,9 @@ WEIGHTS = np.linspace(0.0, 1.0, 10, dtype="float32")
 @pytest.fixture(params=[True, False], ids=["of Keras", "of replicas"])
 def feeds(request, devices):
     strategy = tfdist.mirrored_strategy(devices[: 1 if request.param else 2])
-    return Feeds(ProcessGroup(strategy), of_keras=request.param, steps_a_call=lambda: 1)
+    with strategy.scope():
+        model = keras.Sequential([keras.layers.Dense(1)])
+    return Feeds(model, ProcessGroup(strategy), of_keras=request.param, steps_a_call=lambda: 1)
 
 
 def elements(feed):

@@ -148,7 +148,7 @@ def test_activity_regularizers_of_several_batches(devices, monkeypatch):
     from tfdist.errors import ConfigError
 
     with pytest.raises(ConfigError, match="layer 'kept'.*accumulate_steps.*use Keras 3.14"):
-        support.check_accumulation(model)
+        support.check_accumulation(model, 2)
 
 
 def test_backup_and_restore(mirrored, tmp_path):

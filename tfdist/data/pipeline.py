@@ -10,7 +10,7 @@ import tensorflow as tf
 from tfdist.data import seeds
 from tfdist.data.augment import Transform
 from tfdist.data.sharding import Shard
-from tfdist.data.splits import IndexedSplit, TfdsSplit
+from tfdist.data.splits import FileSplit, IndexedSplit, TfdsSplit
 from tfdist.errors import ConfigError
 
 # Encoded examples held to shuffle a stream: 0.5 GB of ImageNet's JPEGs.
@@ -196,6 +196,11 @@ class IndexedPipeline(_ImagePipeline):
     def __init__(self, split: IndexedSplit, **kwargs: object) -> None:
         super().__init__(num_examples=split.num_examples, **kwargs)  # type: ignore[arg-type]
         self._split = split
+
+    @property
+    def file_paths(self) -> list[str]:
+        """The image files it reads; none where a data set packs them."""
+        return self._split.paths if isinstance(self._split, FileSplit) else []
 
     def _epoch(self, shard: Shard, epoch: int, first: int) -> tf.data.Dataset:
         positions = shard.positions()[first * shard.batch :]

@@ -30,13 +30,17 @@ class FileSplit:
         paths: one file per example.
         labels: their classes.
         channels: channels to decode to.
+
+    Attributes:
+        paths: the files.
     """
 
     def __init__(self, paths: Sequence[str], labels: Sequence[int], channels: int = 3) -> None:
         self.num_examples = len(paths)
+        self.paths = list(paths)
         # Made once: an epoch's graph refers to them and holds no copy.
         with tf.init_scope(), tf.device("CPU:0"):
-            self._paths = tf.constant(list(paths), tf.string)
+            self._paths = tf.constant(self.paths, tf.string)
             self._labels = tf.constant(list(labels), tf.int32)
         self._channels = channels
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import json
 import os
 import re
 import sys
@@ -11,6 +12,7 @@ import tempfile
 from collections.abc import Iterator
 
 from tfdist.cluster.slurm_gpus import share_of_gpus
+from tfdist.errors import ConfigError
 from tfdist.runtime import sigterm
 from tfdist.runtime.threads import limit_threads
 
@@ -29,8 +31,10 @@ def start_tensorflow() -> None:
     0: that asks for the remarks. Whatever else is written to standard error is passed on.
 
     Raises:
-        ConfigError: Several tasks of a node have to share fewer GPUs.
+        ConfigError: Several tasks of a node have to share fewer GPUs, or Keras is told to compute
+            with something else than TensorFlow.
     """
+    _check_backend()
     # TensorFlow reads these when it first computes, which may be later than its import.
     limit_threads()
     share = None if os.environ.get("TF_CONFIG", "").strip() else share_of_gpus(os.environ)
@@ -42,6 +46,22 @@ def start_tensorflow() -> None:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     with _without_remarks():
         importlib.import_module("tensorflow").config.list_physical_devices()
+
+
+def _check_backend() -> None:
+    where, backend = "KERAS_BACKEND", os.environ.get("KERAS_BACKEND")
+    if "keras" in sys.modules:
+        where, backend = "keras.config.backend()", sys.modules["keras"].config.backend()
+    elif backend is None:
+        home = os.environ.get("KERAS_HOME") or os.path.expanduser("~/.keras")
+        where = os.path.join(home, "keras.json")
+        with contextlib.suppress(OSError, ValueError, AttributeError), open(where) as file:
+            backend = json.load(file).get("backend")
+    if backend not in (None, "", "tensorflow"):
+        raise ConfigError(
+            f"{where}: {backend!r} is given; allowed: tensorflow, which tf.distribute is part of; "
+            "set KERAS_BACKEND=tensorflow before Keras is imported"
+        )
 
 
 @contextlib.contextmanager

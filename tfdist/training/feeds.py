@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -12,6 +13,7 @@ from keras.src.backend import config
 
 from tfdist.collectives.process_group import ProcessGroup
 from tfdist.training.input.adapters import make_feed, split_arrays
+from tfdist.training.input.check import check_batched, check_given, check_kind
 from tfdist.training.input.feed import AnyFeed
 from tfdist.training.input.keras_adapters import make_keras_feed, split_validation
 
@@ -20,21 +22,28 @@ class Feeds:
     """Makes feeds of what users hand over as data.
 
     Args:
-        group: The processes that train.
+        model: The model that is trained.
+        group: The processes that train it.
         of_keras: Whether Keras' own adapters read the data, for one device.
         steps_a_call: Says how many steps Keras makes in a call.
         look_at: Is shown all data, to refuse what each worker would read in another order.
+
+    Attributes:
+        sources: The latest data that knows the files it reads.
     """
 
     def __init__(
         self,
+        model: keras.Model,
         group: ProcessGroup,
         *,
         of_keras: bool,
         steps_a_call: Callable[[], int],
         look_at: Callable[[Any], None] = lambda data: None,
     ) -> None:
+        self._model = model
         self._group = group
+        self.sources: collections.deque[Any] = collections.deque(maxlen=2)
         self._of_keras = of_keras
         self._steps_a_call = steps_a_call
         self._look_at = look_at
@@ -50,10 +59,16 @@ class Feeds:
         self, x: Any, y: Any, sample_weight: Any, *, batch_size: int | None, **more: Any
     ) -> AnyFeed:
         """The feed of data; see `make_feed` and `make_keras_feed`."""
+        check_given(x, y)
         self._look_at(x)
+        if hasattr(x, "file_paths"):
+            self.sources.append(x)
+        if isinstance(x, tf.data.Dataset):
+            check_batched(x, self._model, divides=not self._of_keras)
         if self._of_keras:
             more["steps_a_call"] = self._steps_a_call()
             return make_keras_feed(x, y, sample_weight, batch_size=batch_size, **more)
+        check_kind(x)
         layout = self._group.layout
         return make_feed(x, y, sample_weight, layout=layout, batch_size=batch_size, **more)
 

@@ -10,7 +10,6 @@ from typing import Any
 import keras
 
 from tfdist.collectives.leaving import leave_together
-from tfdist.collectives.peer_errors import naming_peers
 from tfdist.collectives.process_group import ProcessGroup
 from tfdist.collectives.worker_flags import WorkerFlags
 from tfdist.runtime import excepthook
@@ -28,6 +27,7 @@ from tfdist.training.loops.select import Loops
 from tfdist.training.model.alone import check_not_alone
 from tfdist.training.model.support import check, check_accumulation
 from tfdist.training.options import TrainerOptions
+from tfdist.training.plain_errors import plain_errors
 from tfdist.training.session import Follower, OnlyBeats, Session, give_back_memories, resume
 from tfdist.training.step.metrics import in_order
 from tfdist.training.stop_training import StopTraining
@@ -95,8 +95,7 @@ class Trainer:
             bytes_per_pack=bytes_per_pack,
             transport=transport,
         )
-        if accumulate_steps > 1:
-            check_accumulation(model)
+        check_accumulation(model, accumulate_steps)
         excepthook.install()
         self._group = ProcessGroup(
             self.strategy, is_synchronous=kind_of(self.strategy).is_synchronous
@@ -109,6 +108,7 @@ class Trainer:
         self._loops = Loops(model, self._group, self._flags, loops)
         self._keras_steps = self._loops.runs_keras_steps
         self._feeds = Feeds(
+            model,
             self._group,
             of_keras=self._keras_steps,
             look_at=self._agreement.on_data,
@@ -119,7 +119,7 @@ class Trainer:
         self._position = Position(fit=-1)  # Of the latest call of `fit`.
         self._checkpoints = self._options.checkpoints(model, self._group)
 
-    @naming_peers
+    @plain_errors
     @agreeing
     def fit(
         self,
@@ -284,7 +284,7 @@ class Trainer:
             every.on_train_end(logs)
         return history_of(every)
 
-    @naming_peers
+    @plain_errors
     def evaluate(
         self,
         x: Any = None,
@@ -322,7 +322,7 @@ class Trainer:
         values = in_order(self.model, logs)
         return values[0] if len(values) == 1 else values
 
-    @naming_peers
+    @plain_errors
     def predict(
         self,
         x: Any,

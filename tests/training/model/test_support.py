@@ -59,7 +59,7 @@ def test_accepted(devices, kind):
             model = make()
         check(model, strategy)
         if model.optimizer is not None and not hasattr(model, "second"):
-            check_accumulation(model)
+            check_accumulation(model, 2)
 
 
 @pytest.mark.parametrize(
@@ -163,13 +163,13 @@ def test_a_model_that_is_not_compiled_or_of_another_strategy(devices):
 
 def test_accumulation(devices):
     with strategy_of("mirrored", devices).scope():
-        check_accumulation(compiled())
+        check_accumulation(compiled(), 2)
         model = compiled(kind=Own, second=optimizers.SGD())
     with pytest.raises(ConfigError, match=r"accumulate_steps.*Own.train_step"):
-        check_accumulation(model)
+        check_accumulation(model, 2)
 
     class Remote:
         distribute_strategy = ParameterServerStrategyV2()
 
     with pytest.raises(ConfigError, match=r"accumulate_steps.*ParameterServerStrategy"):
-        check_accumulation(Remote())
+        check_accumulation(Remote(), 2)

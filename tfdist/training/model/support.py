@@ -163,12 +163,14 @@ def _made_in(variable: keras.Variable, strategy: tf.distribute.Strategy) -> bool
     return strategy.extended.variable_created_in_scope(variable.value)
 
 
-def check_accumulation(model: keras.Model) -> None:
+def check_accumulation(model: keras.Model, accumulate_steps: int) -> None:
     """Rejects accumulation of gradients where replicas do not update the weights together.
 
     Raises:
         ConfigError: Names the strategy, the step or a layer.
     """
+    if accumulate_steps == 1:
+        return
     _check_regularizers(model, "Trainer(accumulate_steps)")
     if not kind_of(model.distribute_strategy).is_synchronous:
         raise ConfigError(
