@@ -4,7 +4,7 @@ STAMP := .venv/.installed
 RUN ?= runs/digits
 TRAIN_FLAGS ?=
 
-.PHONY: setup train test lint format chaos fuzz bits clean
+.PHONY: setup train test lint format chaos conformance fuzz bits clean
 
 setup: $(STAMP)
 
@@ -29,11 +29,16 @@ train: $(STAMP)
 
 # Quick tests come first: tests/conftest.py orders them.
 test: $(STAMP)
-	$(PYTHON) -m pytest
+	$(PYTHON) -m tests
 
 # The full figures: see docs/chaos.md. Without TFDIST_CHAOS, as in `make test`, a short selection.
 chaos: $(STAMP)
 	TFDIST_CHAOS=full $(PYTHON) -m pytest -m chaos -s --durations=0
+
+# Every feature under every strategy, by either transport: in `make test` half as many cells.
+conformance: $(STAMP)
+	TFDIST_CONFORMANCE=full $(PYTHON) -m pytest tests/training/test_conformance.py
+	TFDIST_CONFORMANCE_TRANSPORT=tensorflow $(PYTHON) -m pytest tests/training/test_conformance.py -k multi_worker
 
 # Drawn programs, compared with plain Keras on one device and on two replicas: make fuzz N=200
 fuzz: $(STAMP)

@@ -12,7 +12,8 @@ os.environ["TF_CPP_MIN_LOG_LEVEL"] = "2"
 os.environ["CUDA_VISIBLE_DEVICES"] = ""
 for _name in list(os.environ):
     if _name in ("TF_CONFIG", "JOB_COMPLETION_INDEX") or (
-        _name.startswith(("SLURM_", "TFDIST_", "PET_", "JAX_")) and _name != "TFDIST_CHAOS"
+        _name.startswith(("SLURM_", "TFDIST_", "PET_", "JAX_"))
+        and not _name.startswith(("TFDIST_CHAOS", "TFDIST_CONFORMANCE", "TFDIST_FUZZ"))
     ):
         del os.environ[_name]
 

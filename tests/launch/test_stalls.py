@@ -61,6 +61,14 @@ def test_a_collective_between_epochs_is_told_from_a_callback() -> None:
     assert culprit([waits, stuck]) is stuck
 
 
+def test_who_waits_in_the_ring_waits_for_a_peer() -> None:
+    ring = ("/lib/tfdist/collectives/ring/stream.py", 81, "_wait")
+    waits = sign("worker/1", idle=11.5, at=ring)
+    reads = sign("worker/0", at=READING)
+    assert culprit([reads, waits]) is reads
+    assert describe(reads, [reads, waits]).endswith("it waits for its input; worker/1 waits for it")
+
+
 def test_a_task_that_never_came_is_named_by_those_that_wait_for_it() -> None:
     waiting = sign("worker/0", "building", idle=700.0, at=IN_TENSORFLOW)
     absent = Sign("worker/1", None, 720.0)

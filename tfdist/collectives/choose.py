@@ -35,8 +35,8 @@ def make_transport(
     Args:
         strategy: The strategy.
         group: The processes that train.
-        wanted: One of `TRANSPORTS`. "auto" is what TFDIST_TRANSPORT says, else TensorFlow's own:
-            workers that make different calls would wait for each other in the ring.
+        wanted: One of `TRANSPORTS`. "auto" is what TFDIST_TRANSPORT says, else the ring where
+            each worker has one replica on a CPU and all are connected, else TensorFlow's own.
         wire_type: The type that float32 gradients travel in; None for their own.
         bytes_per_pack: How much TensorFlow sends at once, in bytes; 0 leaves it to the strategy.
 
@@ -51,19 +51,23 @@ def make_transport(
     if replicas == 1:
         return SingleReplica()
     _agree(where, wanted, group)
-    if wanted == RING:
+    workers = group.layout.workers
+    reason = "asked for"
+    if wanted != TENSORFLOW:
         reason = _why_not(strategy, group)
         if not reason:
             group.ring, reason = ring_of(strategy, group)
         if group.ring is not None:
-            _say(group, f"{RING}: asked for, {group.layout.workers} workers")
+            why = "asked for" if wanted == RING else f"{workers} workers, a CPU replica each"
+            _say(group, f"{RING} ({why})")
             return RingTransport(group.ring, wire_type=wire_type)
-        raise ConfigError(
-            f"{where}: 'ring' is given, but {reason}; allowed: workers with one CPU replica "
-            "each under MultiWorkerMirroredStrategy, whose hosts reach each other; use auto"
-        )
-    if wanted == TENSORFLOW and group.layout.workers > 1:
-        _say(group, f"{TENSORFLOW}: asked for")
+        if wanted == RING:
+            raise ConfigError(
+                f"{where}: 'ring' is given, but {reason}; allowed: workers with one CPU replica "
+                "each under MultiWorkerMirroredStrategy, whose hosts reach each other; use auto"
+            )
+    if workers > 1:
+        _say(group, f"{TENSORFLOW} ({reason})")
     return TensorFlowTransport(replicas, wire_type=wire_type, bytes_per_pack=bytes_per_pack)
 
 

@@ -71,7 +71,7 @@ def peers_error(error: BaseException, own: str) -> TfdistError | None:
     if verdict.MARK in text:
         return _ring_error(text, own)
     if _APART.search(text):
-        return _out_of_step(own, _reason(text))
+        return out_of_step(own, _reason(text))
     if not is_loss(error):
         return None
     servers = lost_ps(error)
@@ -97,9 +97,9 @@ def _ring_error(text: str, own: str) -> TfdistError | None:
         return None
     kind, name, reason = found
     if kind == verdict.APART:
-        return _out_of_step(own, reason)
+        return out_of_step(own, reason)
     if kind == verdict.LEFT:
-        return _out_of_step(own, f"{name}: {reason}")
+        return out_of_step(own, f"{name}: {reason}")
     if name != own:
         return _lost(own, name, reason)
     if kind == verdict.INTERRUPTED:
@@ -117,7 +117,13 @@ def _lost(own: str, who: str, reason: str) -> PeerError:
     )
 
 
-def _out_of_step(own: str, reason: str) -> OutOfStepError:
+def out_of_step(own: str, reason: str) -> OutOfStepError:
+    """The error for workers that make different calls.
+
+    Args:
+        own: This task, as `worker/0`.
+        reason: What each does, in a few words.
+    """
     return OutOfStepError(
         f"{own}: the workers do not make the same calls ({reason}); call fit, evaluate "
         "and predict on all of them, with the same arguments and data of the same shapes"

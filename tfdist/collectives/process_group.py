@@ -8,10 +8,14 @@ import numpy as np
 import tensorflow as tf
 
 from tfdist.collectives.layout import ReplicaLayout
+from tfdist.collectives.peer_errors import out_of_step
 from tfdist.collectives.ring.ring import Ring
 from tfdist.collectives.tensorflow import TensorFlowTransport
 
 _BROADCAST_BYTES = 16 << 20
+
+# What workers may be in when they exchange something.
+CALLS = ("no call", "fit", "evaluate", "predict")
 
 
 class ProcessGroup:
@@ -28,6 +32,7 @@ class ProcessGroup:
         task: This process, as `worker/0`.
         layout: The replicas it holds.
         tasks: The processes that train together, as `worker/0`, in their order; one alone: none.
+        call: One of `CALLS`: what the workers are in. They tell each other with all they exchange.
         ring: This process's place in their ring, where their tensors travel by one. What they
             tell each other goes by it too: it sees at once that a peer is lost.
     """
@@ -47,6 +52,7 @@ class ProcessGroup:
             self.layout = ReplicaLayout(0, 1, replicas, replicas)
         self.tasks = [f"{job}/{index}" for job, index in tasks]
         self.ring: Ring | None = None
+        self.call = CALLS[0]
         self.is_chief = self.layout.worker == 0
         self.has_peers = not is_synchronous or len(tasks) > 1
         self.task = "this process" if is_synchronous else "chief/0"
@@ -61,13 +67,24 @@ class ProcessGroup:
         """Tells every worker `value`; returns all workers' values, in their order.
 
         All workers must call it at the same point.
+
+        Raises:
+            OutOfStepError: They are in different calls of the trainer's methods.
         """
         if self.layout.workers == 1:
             return [value]
+        own = np.array([value, CALLS.index(self.call)], np.int64)
         if self.ring is not None:
-            return [int(v) for (v,) in self.ring.all_gather(np.array([value], np.int64))]
-        mine = tf.one_hot(self.layout.worker, self.layout.workers, dtype=tf.int64) * value
-        return [int(v) for v in self._sum_of_workers(mine)]
+            rows = np.array(self.ring.all_gather(own))
+        else:
+            mine = np.zeros((self.layout.workers, 2), np.int64)
+            mine[self.layout.worker] = own
+            rows = self._sum_of_workers(tf.constant(mine)).numpy()
+        calls = [CALLS[number] for number in rows[:, 1]]
+        if len(set(calls)) > 1:
+            told = ", ".join(f"{t} {call}" for t, call in zip(self.tasks, calls, strict=True))
+            raise out_of_step(self.task, told)
+        return [int(v) for v in rows[:, 0]]
 
     def prepare_barrier(self) -> None:
         """Traces the function that `barrier` runs; nothing can be traced when Python ends."""
@@ -113,6 +130,9 @@ class ProcessGroup:
         """
         if self.layout.workers == 1:
             return [data]
+        if self.ring is not None:
+            parts = self.ring.all_gather(np.frombuffer(data, np.uint8))
+            return [part.tobytes() for part in parts]
         padded = -(-size // 8) * 8
         mine = np.zeros((self.layout.workers, padded // 8), np.int64)
         mine[self.layout.worker] = np.frombuffer(data.ljust(padded, b"\0"), np.int64)

@@ -17,6 +17,8 @@ from tfdist.runtime.heartbeat import Beat
 _SLOW_SECONDS = 600.0
 _SLOW = ("building", "tracing", "saving")
 _STEPPING = ("tracing", "training", "evaluating")  # phases whose steps say when they are fed
+# Where a main thread may wait for a peer.
+_COLLECTIVES = ("/tensorflow/", "/tfdist/collectives/ring/")
 _UNTIMED = ("", "meeting", "serving", "done")  # not in tfdist's hands, or with limits of their own
 
 
@@ -51,8 +53,11 @@ class Sign:
 
     @property
     def outside(self) -> bool:
-        """Whether its main thread is known to be outside TensorFlow."""
-        return self.at is not None and "/tensorflow/" not in self.at[0].replace(os.sep, "/")
+        """Whether its main thread is known to be outside TensorFlow, and not in the ring."""
+        if self.at is None:
+            return False
+        path = self.at[0].replace(os.sep, "/")
+        return not any(folder in path for folder in _COLLECTIVES)
 
     @property
     def reading(self) -> bool:
@@ -90,7 +95,7 @@ def culprit(signs: Sequence[Sign]) -> Sign:
     if stopped:
         return max(stopped, key=lambda sign: sign.stopped)
     timed = [sign for sign in signs if sign.phase not in _UNTIMED]
-    # TensorFlow's collectives are where tasks wait for each other; who is elsewhere keeps
+    # TensorFlow and the ring are where tasks wait for each other; who is elsewhere keeps
     # them waiting.
     elsewhere = [sign for sign in timed if sign.outside or sign.reading]
     if elsewhere and len(elsewhere) < len(timed):

@@ -1,4 +1,4 @@
-"""Makes a trainer raise tfdist's errors where TensorFlow raises one about peers or files."""
+"""Wraps a trainer's methods: tfdist's errors instead of TensorFlow's, and the call's name."""
 
 from __future__ import annotations
 
@@ -9,13 +9,16 @@ from typing import Any, TypeVar
 import tensorflow as tf
 
 from tfdist.collectives.peer_errors import naming_peers
+from tfdist.collectives.process_group import CALLS
 from tfdist.training.input.check import unreadable
 
 _Method = TypeVar("_Method", bound=Callable[..., Any])
 
 
 def plain_errors(method: _Method) -> _Method:
-    """Makes a method raise a `PeerError` or a `ConfigError` instead, if one says more.
+    """Makes a method raise a `PeerError` or a `ConfigError` where it says more.
+
+    The other workers are told the method's name with all that is exchanged in it.
 
     Args:
         method: A method of an object whose `_group` is its `ProcessGroup` and whose `_feeds` know
@@ -25,6 +28,7 @@ def plain_errors(method: _Method) -> _Method:
 
     @functools.wraps(method)
     def wrapped(self: Any, *args: Any, **kwargs: Any) -> Any:
+        self._group.call = method.__name__
         try:
             return inner(self, *args, **kwargs)
         except tf.errors.OpError as error:
@@ -32,5 +36,7 @@ def plain_errors(method: _Method) -> _Method:
             if found is None:
                 raise
             raise found from error
+        finally:
+            self._group.call = CALLS[0]
 
     return wrapped  # type: ignore[return-value]

@@ -37,6 +37,7 @@ class Run:
         self._root = root
         self.features = list(features)
         self.name = f"{loop} {where}"
+        transport = os.environ.get("TFDIST_CONFORMANCE_TRANSPORT", "auto")
         jobs = JOBS.get(where)
         self.workers = jobs["worker"] if where == "multi_worker_mirrored" and jobs else 1
         self.stalled = False  # Whether it was ended because nothing came any more.
@@ -49,6 +50,7 @@ class Run:
             "TF_CPP_MIN_LOG_LEVEL": "3",
             "CUDA_VISIBLE_DEVICES": "",
             "OMP_NUM_THREADS": "1",
+            "TFDIST_TRANSPORT": transport,
         }
         if jobs is None:
             self._start("local", environment, loop, where)
