@@ -7,6 +7,7 @@ process. What the other parts say is shown when the first is done, so nothing is
 from __future__ import annotations
 
 import contextlib
+import signal
 import subprocess
 import sys
 import tempfile
@@ -41,8 +42,9 @@ def main(arguments: list[str]) -> int:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """After Ctrl-C: pytest ends what its tests have started."""
-    process.terminate()
+    """Interrupts pytest, which then ends what its tests have started."""
+    if process.poll() is None:
+        process.send_signal(signal.SIGINT)
     process.wait()
 
 
