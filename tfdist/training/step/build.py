@@ -7,6 +7,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from tfdist.errors import ConfigError
 from tfdist.training.input.batch import rows_between
 from tfdist.training.model.inspection import overrides
 from tfdist.training.step.multi_optimizer import build_optimizers
@@ -21,32 +22,97 @@ def build(model: keras.Model, strategy: tf.distribute.Strategy, sample: Any) -> 
         sample: A batch: x, (x, y) or (x, y, sample_weight); one row is used.
     """
     x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(rows_between(sample, 0, 1))
+    y_pred = None
     with strategy.scope():
-        y_pred = None
-        judged = y is not None and model.compiled and overrides(model, "call")
-        if judged or _lacks_variables(model):
-            y_pred = model(x)
+        if _lacks_variables(model):
+            _make_variables(model, x)
+        if y is not None and model.compiled and overrides(model, "call"):
+            y_pred = _output(model, x)
         optimizer = getattr(model, "optimizer", None)
         if optimizer is not None and not optimizer.built:
             optimizer.build(model.trainable_variables)
     # A model whose own steps do without a compiled loss makes its metrics itself.
-    if (
-        y is not None
-        and model.compiled
-        and (model.loss is not None or overrides(model, "compute_loss"))
-    ):
-        # Keras makes the variables of compiled losses and metrics when it first sees outputs.
-        # They need no place in the strategy: the replicas' sums are kept elsewhere.
-        model.compute_loss(x=x, y=y, y_pred=y_pred, sample_weight=sample_weight)
-        # To read or assign metrics that have one would be a collective of all workers.
-        there = [(v, tf.zeros(v.shape, v.dtype)) for v in model.metrics_variables]
-        model.get_metrics_result = dict
-        try:
-            with keras.StatelessScope(there):
-                model.compute_metrics(x, y, y_pred, sample_weight=sample_weight)
-        finally:
-            del model.get_metrics_result
+    if y_pred is not None and (model.loss is not None or overrides(model, "compute_loss")):
+        _make_losses_and_metrics(model, x, y, y_pred, sample_weight)
+    _check_metrics(model)
     build_optimizers(model, strategy, rows_between(sample, 0, 1))
+
+
+def _make_variables(model: keras.Model, x: Any) -> None:
+    """Makes the model's variables as Keras does, without running it: its state stays as it is.
+
+    Raises:
+        ConfigError: It takes batches of one size only, or its own step calls it otherwise.
+    """
+    try:
+        keras.src.backend.compute_output_spec(model, x)
+        model._clear_losses()
+    except Exception:  # Some models run only.
+        try:
+            model(x)
+        except Exception as error:
+            raise _reason(model) or error from error
+
+
+def _output(model: keras.Model, x: Any) -> Any:
+    """The model's output for one row; what it changes meanwhile is forgotten.
+
+    Returns:
+        None where only its own step knows how it is called.
+    """
+    try:
+        with keras.StatelessScope():
+            return model(x)
+    except Exception as error:
+        if overrides(model, "train_step"):
+            return None
+        raise _reason(model) or error from error
+
+
+def _reason(model: keras.Model) -> ConfigError | None:
+    """Why a model cannot be called with one row of the data, as far as that is known."""
+    for tensor in keras.tree.flatten(getattr(model, "inputs", None) or ()):
+        if tensor.shape[0] is not None:
+            return ConfigError(
+                f"input {tensor.name!r}: it is made for batches of {tensor.shape[0]} rows, which "
+                "are divided among the replicas; make it with keras.Input(shape), for any number "
+                "of rows"
+            )
+    if overrides(model, "train_step"):
+        return ConfigError(
+            f"{type(model).__name__}: its variables must be made before training, and it cannot "
+            "be called with the data's x; call or build its parts where it is made, inside the "
+            "strategy's scope"
+        )
+    return None
+
+
+def _make_losses_and_metrics(
+    model: keras.Model, x: Any, y: Any, y_pred: Any, sample_weight: Any
+) -> None:
+    """Makes the variables of compiled losses and metrics, which Keras does at the first output.
+
+    They need no place in the strategy: the replicas' sums are kept elsewhere. To read or assign
+    metrics that have one would be a collective of all workers, so nothing does.
+    """
+    model.compute_loss(x=x, y=y, y_pred=y_pred, sample_weight=sample_weight)
+    there = [(v, tf.zeros(v.shape, v.dtype)) for v in model.metrics_variables]
+    model.get_metrics_result = dict
+    try:
+        with keras.StatelessScope(there):
+            model.compute_metrics(x, y, y_pred, sample_weight=sample_weight)
+    finally:
+        del model.get_metrics_result
+
+
+def _check_metrics(model: keras.Model) -> None:
+    metrics = getattr(model, "_compile_metrics", None)
+    if metrics is not None and not metrics.built and not overrides(model, "call"):
+        raise ConfigError(
+            f"{type(model).__name__}: its compiled metrics cannot be made before training, as it "
+            "has no call; make them in __init__ (self.mae = keras.metrics...) and update them in "
+            "its steps"
+        )
 
 
 def _lacks_variables(model: keras.Model) -> bool:

@@ -28,7 +28,7 @@ from tfdist.training.model.inspection import (
     optimizers_beside,
 )
 from tfdist.training.step.gradients import divide, multiply
-from tfdist.training.step.replica import ReplicaOutput, ReplicaStep
+from tfdist.training.step.replica import TRAIN, ReplicaOutput, ReplicaStep
 from tfdist.training.step.slicing import Slice
 from tfdist.training.step.stateless_scope import StepScope
 
@@ -113,7 +113,7 @@ class MultiOptimizerStep(ReplicaStep):
         for variable, value in assigned:
             scope.account_for(variable, value)
         self.updated = [variable for variable, _ in assigned]
-        self.changed, state = scope.changed_state(piece.count)
+        self.changed[TRAIN], state = scope.changed_state(piece.count)
         grown, extra = self._metrics_and_logs(scope, logs, piece, training=True)
         return ReplicaOutput([], grown, state, extra, None, [value for _, value in assigned])
 

@@ -57,6 +57,23 @@ class Reduction:
         self._flags = flags
         self._weights_add_up = weights_add_up
 
+    def state(self, values: list[tf.Tensor], weight: tf.Tensor) -> list[tf.Tensor]:
+        """Averages what the model changed on the replicas; numbers that are no floats stay.
+
+        Args:
+            values: A replica's values.
+            weight: The weight of its slice.
+        """
+        averaged = [i for i, value in enumerate(values) if value.dtype.is_floating]
+        if self._transport.replicas == 1 or not averaged:
+            return values
+        weighed = [values[i] * tf.cast(weight, values[i].dtype) for i in averaged]
+        total, *sums = self._transport.sum_small([weight, *weighed])
+        state = list(values)
+        for i, value in zip(averaged, sums, strict=True):
+            state[i] = value / tf.cast(total, value.dtype)
+        return state
+
     def __call__(self, output: ReplicaOutput, piece: Slice, gradients: list[Any]) -> Reduced:
         """Reduces a replica's output, in replica context.
 

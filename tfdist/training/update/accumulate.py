@@ -11,6 +11,7 @@ import tensorflow as tf
 from tfdist.collectives.layout import ReplicaLayout
 from tfdist.collectives.replica_context import real_context
 from tfdist.collectives.transport import Transport
+from tfdist.strategy.kinds import kind_of
 from tfdist.training.step.gradients import divide
 from tfdist.training.step.reduction import Reduced
 from tfdist.training.update.apply import OptimizerUpdate
@@ -45,7 +46,11 @@ class AccumulatingUpdate:
         self._layout = layout
         self._transport = transport
         self._sums: list[list[tf.Variable]] = []
-        for device in strategy.extended.worker_devices[: layout.local_replicas]:
+        # The default strategy, of one replica, has no devices to name.
+        devices = (
+            [None] if kind_of(strategy).name == "default" else strategy.extended.worker_devices
+        )
+        for device in devices[: layout.local_replicas]:
             with tf.device(device):
                 zeros = [tf.zeros(v.shape, v.dtype) for v in trainable]
                 self._sums.append([tf.Variable(zero, trainable=False) for zero in zeros])
