@@ -8,7 +8,8 @@ import fnmatch
 NOT_INSTALLED = "it needs jax, torch, grain or scipy, which are not installed"
 
 TRAINER = {f"*_{name}*": NOT_INSTALLED for name in ("jax", "torch", "grain", "scipy")}
-CALLBACKS: dict[str, str] = {}
+CALLBACKS = {"orbax_checkpoint: *": "it needs orbax, which is not installed"}
+MIRRORED: dict[str, str] = {}
 
 
 def reason(name: str, *tables: dict[str, str]) -> str:

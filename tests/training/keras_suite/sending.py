@@ -20,23 +20,36 @@ PLAIN = os.environ.get("KERAS_SUITE") == "plain"
 def module_of_keras(name: str) -> Any:
     """Imports a test module of the installed Keras.
 
-    One of them imports JAX, which it needs for what TensorFlow's tests leave out.
+    Some import what is not installed, for tests that other backends run: JAX, and a mark of the
+    `conftest` of Keras' own checkout.
     """
     importlib.import_module("keras.src.testing")
-    if "jax" in sys.modules:
-        return importlib.import_module(name)
+    jax, conftest = types.ModuleType("jax"), types.ModuleType("conftest")
+    vars(conftest)["skip_if_backend"] = lambda backend, reason: _as_it_is
+    lent = {"jax": jax, "conftest": conftest}
     with mock.patch.dict(sys.modules):
-        sys.modules["jax"] = types.ModuleType("jax")
+        for lacking, stand_in in lent.items():
+            sys.modules.setdefault(lacking, stand_in)
         module = importlib.import_module(name)
-        loaded = {k: v for k, v in sys.modules.items() if k.split(".")[0] != "jax"}
+        loaded = {k: v for k, v in sys.modules.items() if v not in lent.values()}
     sys.modules.update(loaded)
     return module
 
 
+def _as_it_is(test: Any) -> Any:
+    return test
+
+
 @contextlib.contextmanager
-def sent() -> Iterator[None]:
-    """Sends the calls of every model through a `Trainer`, one for each model."""
+def sent(strategy: Any = None) -> Iterator[None]:
+    """Sends the calls of every model through a `Trainer`, one for each model.
+
+    Args:
+        strategy: What a test is to run under; None leaves it to the test.
+    """
+    import tensorflow as tf
     from keras.src.backend.tensorflow.trainer import TensorFlowTrainer
+    from tensorflow.python.eager import context
 
     import tfdist
 
@@ -56,4 +69,9 @@ def sent() -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         for method in ("fit", "evaluate", "predict") if not PLAIN else ():
             stack.enter_context(mock.patch.object(TensorFlowTrainer, method, through(method)))
+        # A test that splits the CPU for itself finds it split, for all tests of the process.
+        stack.enter_context(mock.patch.object(context, "_reset_context"))
+        stack.enter_context(mock.patch.object(tf.config, "set_logical_device_configuration"))
+        if strategy is not None:
+            stack.enter_context(strategy.scope())
         yield
