@@ -1,21 +1,27 @@
-"""Keras' own tests that are left out, each with its reason. Names may end with a star."""
+"""Keras' own tests that are left out, as "about: test", each with its reason.
+
+A star stands for anything. Where KERAS_SUITE=plain, nothing is left out.
+"""
 
 from __future__ import annotations
 
-import fnmatch
+from tests.training.keras_suite.collecting import is_among
 
 # Plain Keras fails these here too.
-NOT_INSTALLED = "it needs jax, torch, grain or scipy, which are not installed"
-
-TRAINER = {f"*_{name}*": NOT_INSTALLED for name in ("jax", "torch", "grain", "scipy")}
-CALLBACKS = {"orbax_checkpoint: *": "it needs orbax, which is not installed"}
+EVERYWHERE = {
+    **{
+        f"trainer: *_{name}*": "it needs jax, torch, grain or scipy, which are not installed"
+        for name in ("jax", "torch", "grain", "scipy")
+    },
+    "orbax_checkpoint: *": "it needs orbax, which is not installed",
+}
 MIRRORED: dict[str, str] = {}
 
 
-def reason(name: str, *tables: dict[str, str]) -> str:
-    """Why the test of that name is left out; "" where it is not."""
+def reason(test: str, *tables: dict[str, str]) -> str:
+    """Why the test, given as "about: test", is left out; "" where it is not."""
     for table in tables:
         for pattern, why in table.items():
-            if fnmatch.fnmatchcase(name, pattern):
+            if is_among(test, (pattern,)):
                 return why
     return ""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import functools
 import importlib
 import os
 import sys
 import types
-import weakref
 from collections.abc import Iterator
 from typing import Any
 from unittest import mock
@@ -41,26 +41,33 @@ def _as_it_is(test: Any) -> Any:
 
 
 @contextlib.contextmanager
-def sent(strategy: Any = None) -> Iterator[None]:
+def sent(strategy: Any = None) -> Iterator[collections.Counter[str]]:
     """Sends the calls of every model through a `Trainer`, one for each model.
 
     Args:
-        strategy: What a test is to run under; None leaves it to the test.
+        strategy: What a test runs under, and what its models must then have been made under; None
+            leaves that to the test.
+
+    Yields:
+        How often each method was called.
     """
+    import keras
     import tensorflow as tf
     from keras.src.backend.tensorflow.trainer import TensorFlowTrainer
+    from keras.src.testing import test_case
     from tensorflow.python.eager import context
 
     import tfdist
 
-    trainers: Any = weakref.WeakKeyDictionary()
+    calls: collections.Counter[str] = collections.Counter()
 
     def through(method: str) -> Any:
         @functools.wraps(getattr(TensorFlowTrainer, method))
         def call(model: Any, *args: Any, **kwargs: Any) -> Any:
-            if model not in trainers:
-                # Not the trainer itself: it holds the model.
-                trainers[model] = None
+            assert strategy is None or model.distribute_strategy is strategy
+            calls[method] += 1
+            if "_sent_through" not in vars(model):
+                # A plain attribute, not one that Keras tracks: the trainer holds the model.
                 object.__setattr__(model, "_sent_through", tfdist.Trainer(model))
             return getattr(model._sent_through, method)(*args, **kwargs)
 
@@ -72,6 +79,10 @@ def sent(strategy: Any = None) -> Iterator[None]:
         # A test that splits the CPU for itself finds it split, for all tests of the process.
         stack.enter_context(mock.patch.object(context, "_reset_context"))
         stack.enter_context(mock.patch.object(tf.config, "set_logical_device_configuration"))
+        # As each test does at its start, where it would forget that it is in a strategy's scope.
+        keras.utils.clear_session(free_memory=False)
+        stack.enter_context(mock.patch.object(test_case, "clear_session"))
+        keras.utils.set_random_seed(1)
         if strategy is not None:
             stack.enter_context(strategy.scope())
-        yield
+        yield calls
