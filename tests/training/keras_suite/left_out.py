@@ -15,7 +15,9 @@ EVERYWHERE = {
     },
     "orbax_checkpoint: *": "it needs orbax, which is not installed",
 }
-MIRRORED: dict[str, str] = {}
+MIRRORED = {
+    "trainer: *_jit": "XLA cannot compile collectives; its twin without XLA runs",
+}
 
 
 def reason(test: str, *tables: dict[str, str]) -> str:

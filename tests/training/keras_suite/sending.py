@@ -73,6 +73,14 @@ def sent(strategy: Any = None) -> Iterator[collections.Counter[str]]:
 
         return call
 
+    compile_ = keras.src.trainers.trainer.Trainer.compile
+
+    @functools.wraps(compile_)
+    def without_xla(model: Any, *args: Any, **kwargs: Any) -> Any:
+        # XLA cannot compile collectives: tfdist says so. What the tests are about goes without.
+        jit = kwargs.get("jit_compile", "auto")
+        return compile_(model, *args, **(kwargs | {"jit_compile": False if jit is True else jit}))
+
     with contextlib.ExitStack() as stack:
         for method in ("fit", "evaluate", "predict") if not PLAIN else ():
             stack.enter_context(mock.patch.object(TensorFlowTrainer, method, through(method)))
@@ -84,5 +92,8 @@ def sent(strategy: Any = None) -> Iterator[collections.Counter[str]]:
         stack.enter_context(mock.patch.object(test_case, "clear_session"))
         keras.utils.set_random_seed(1)
         if strategy is not None:
+            stack.enter_context(
+                mock.patch.object(keras.src.trainers.trainer.Trainer, "compile", without_xla)
+            )
             stack.enter_context(strategy.scope())
         yield calls

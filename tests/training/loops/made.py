@@ -60,7 +60,7 @@ def feed_of(loops: Loops, x: Any = X, y: Any = None, **options: Any) -> AnyFeed:
     if x is X:
         y, options = Y, {"batch_size": BATCH} | options
     of_keras = loops.runs_keras_steps
-    feeds = Feeds(loops._group, of_keras=of_keras, steps_a_call=lambda: 1)
+    feeds = Feeds(loops._model, loops._group, of_keras=of_keras, steps_a_call=lambda: 1)
     return feeds.feed(x, y, None, **({"batch_size": None} | options))
 
 

@@ -309,7 +309,9 @@ def _tuples(element: Any) -> Any:
 
 
 def _signature(element: Any) -> Any:
-    def spec(leaf: Any) -> tf.TensorSpec:
+    def spec(leaf: Any) -> tf.TypeSpec:
+        if isinstance(leaf, tf.SparseTensor):
+            return tf.SparseTensorSpec([None, *leaf.shape[1:]], leaf.dtype)
         array = np.asarray(leaf)
         dtype = np.float32 if array.dtype == np.float64 else array.dtype
         return tf.TensorSpec([None, *array.shape[1:]], dtype)

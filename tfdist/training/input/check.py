@@ -23,7 +23,9 @@ _UNREADABLE = (
     tf.errors.DataLossError,
     tf.errors.FailedPreconditionError,
 )
-_DECODING = re.compile(r"Decode\w*(Image|Jpeg|Png|Gif|Bmp|Webp)|image file format|Invalid (PNG|JPEG)")
+_DECODING = re.compile(
+    r"Decode\w*(Image|Jpeg|Png|Gif|Bmp|Webp)|image file format|Invalid (PNG|JPEG)"
+)
 
 
 def check_given(x: Any, y: Any) -> None:
