@@ -77,12 +77,13 @@ class MetricTotals:
         self._results: dict[Any, Any] = {}
 
     def reset(self) -> None:
-        """Resets the sums to the metrics' initial state."""
+        """Resets the sums to the metrics' initial state; what they do not reset stays."""
         with keras.StatelessScope() as scope:
             self._model.reset_metrics()
         for variable, own in zip(self.variables, self._of, strict=True):
             start = scope.get_current_value(own)
-            variable.assign(tf.zeros_like(variable) if start is None else start)
+            if start is not None:
+                variable.assign(start)
 
     def add(self, grown: Sequence[tf.Tensor]) -> None:
         """Adds the increments of the metrics."""
