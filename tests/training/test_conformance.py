@@ -29,15 +29,15 @@ PLACES = [
 ]
 
 
-# The two strategies of one process and two replicas share all but where variables lie: each
-# feature is run under one of them, and under the other one in `make conformance`.
-ONE_PROCESS = ("mirrored", "central_storage")
+# The strategies of two replicas share all but transport and where variables lie: each feature is
+# run under two workers and one of the others here, and under all of them in `make conformance`.
+IN_TURN = (("mirrored", "parameter_server"), ("central_storage",))
 
 
 def _is_selected(feature: str, strategy: str) -> bool:
-    if FULL or strategy not in ONE_PROCESS:
+    if FULL or feature == "files" or not any(strategy in some for some in IN_TURN):
         return True
-    return strategy == ONE_PROCESS[list(FEATURES).index(feature) % 2]
+    return strategy in IN_TURN[list(FEATURES).index(feature) % len(IN_TURN)]
 
 
 CELLS = [

@@ -150,6 +150,11 @@ def naming_peers(method: _Method) -> _Method:
                     group.ring.abort(_reason(str(error)))
                 raise
             raise found from error
+        except RuntimeError as error:
+            # Ctrl-C came while TensorFlow passed on the error that it had caused in the ring.
+            if "REPLACED BY KeyboardInterrupt" in str(error):
+                raise KeyboardInterrupt from None
+            raise
 
     return wrapped  # type: ignore[return-value]
 

@@ -56,7 +56,7 @@ class Trainer:
             bytes, rounded sums); "auto" is float32, which is exact.
         bytes_per_pack: How much TensorFlow sends at once; "auto" leaves it to the strategy.
         transport: What carries tensors between workers: "ring" (TCP between CPU replicas), or
-            "tensorflow"; "auto" is what TFDIST_TRANSPORT says, else "tensorflow".
+            "tensorflow"; "auto" is what TFDIST_TRANSPORT says, else "ring" where it can be.
 
     Raises:
         ConfigError: An argument is out of range, or the model was made under another strategy.

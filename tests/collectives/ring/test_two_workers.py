@@ -108,9 +108,8 @@ def test_the_ring_gives_the_same_bits(trained: Path, case: str) -> None:
         assert not different, different
 
 
-@pytest.mark.parametrize("fault", ["none", "input silent"])
-def test_a_killed_worker_is_named_at_once(pair, fault):
-    both = pair(FAULT=fault)
+def test_a_killed_worker_is_named_at_once(pair):
+    both = pair(FAULT="input silent")
     both.until_ready()
     both.processes[1].kill()
     assert both.end(0) == 138, both.said(0)
@@ -118,9 +117,8 @@ def test_a_killed_worker_is_named_at_once(pair, fault):
     assert "tfdist: worker/0: lost worker/1 (it closed the connection)" in both.said(0)
 
 
-@pytest.mark.parametrize("fault", ["raises", "input raises"])
-def test_a_worker_that_fails_takes_the_others_along(pair, fault):
-    both = pair(FAULT=fault)
+def test_a_worker_that_fails_takes_the_others_along(pair):
+    both = pair(FAULT="raises")
     assert both.end(0) == 138, both.said(0)
     assert both.end(1) == 1, both.said(1)
     assert "tfdist: worker/0: lost worker/1 (" in both.said(0)

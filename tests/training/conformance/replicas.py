@@ -9,6 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from tests.training.conformance.setting import (
+    BATCH,
     CLASSES,
     ROWS,
     STRATEGIES,
@@ -230,12 +231,17 @@ def circle(setting: Setting) -> Recipe:
     return _fit(model, inputs(), labels())
 
 
-def contrast(y_true: Any, y_pred: Any) -> Any:
+def contrast_by_example(y_true: Any, y_pred: Any) -> Any:
     """The softmax of each example's likeness to all examples of the batch, of its class."""
     alike = tf.matmul(y_pred, y_pred, transpose_b=True)
     same = tf.cast(tf.equal(y_true[:, None], y_true[None, :]), tf.float32)
     same = tf.reshape(same, tf.shape(alike))
-    return tf.reduce_mean(tf.nn.softmax_cross_entropy_with_logits(same, alike))
+    return tf.nn.softmax_cross_entropy_with_logits(same, alike)
+
+
+def contrast(y_true: Any, y_pred: Any) -> Any:
+    """The same as one number."""
+    return tf.reduce_mean(contrast_by_example(y_true, y_pred))
 
 
 @feature("Losses over the batch: a function of the user's that gives one number", GROUP)
@@ -243,6 +249,49 @@ def contrastive(setting: Setting) -> Recipe:
     model = keras.Sequential([keras.Input((WIDTH,)), layers.Dense(4)])
     model.compile(sgd(0.005), contrast)
     return _fit(model, inputs(), labels())
+
+
+@feature("Losses over the batch: a function of the user's with a value an example", GROUP)
+def contrastive_by_example(setting: Setting) -> Recipe:
+    model = keras.Sequential([keras.Input((WIDTH,)), layers.Dense(4)])
+    model.compile(sgd(0.005), contrast_by_example)
+    return _fit(model, inputs(), labels())
+
+
+@feature(
+    "A stateful recurrent layer",
+    GROUP,
+    refused=dict.fromkeys(STRATEGIES[1:], "stateful=True keeps a state for each row"),
+)
+def stateful(setting: Setting) -> Recipe:
+    model = keras.Sequential(
+        [
+            keras.Input(batch_shape=(BATCH, 3, 2)),
+            layers.GRU(
+                3,
+                stateful=True,
+                kernel_initializer=glorot(1),
+                recurrent_initializer=keras.initializers.Orthogonal(seed=3),
+            ),
+            layers.Dense(1, kernel_initializer=glorot(2)),
+        ]
+    )
+    model.compile(sgd(0.01), "mse")
+    x = inputs(4 * BATCH).reshape(-1, 3, 2)
+    data = batches(x, targets(4 * BATCH))
+    return Recipe(model, fit={"x": data, "epochs": 2}, evaluate={"x": data}, predict={"x": data})
+
+
+@feature(
+    "accumulate_steps, a loss that compares examples",
+    GROUP,
+    refused=dict.fromkeys(STRATEGIES, "compares examples with each other")
+    | {"parameter_server": "each worker updates"},
+)
+def accumulated_contrast(setting: Setting) -> Recipe:
+    model = keras.Sequential([keras.Input((WIDTH,)), layers.Dense(4)])
+    model.compile(sgd(0.005), contrast_by_example)
+    return Recipe(model, fit={"x": batches(inputs(), labels())}, trainer={"accumulate_steps": 2})
 
 
 @feature(

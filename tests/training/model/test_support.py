@@ -80,6 +80,13 @@ def accumulating() -> keras.Model:
     return compiled(optimizers.SGD(gradient_accumulation_steps=4))
 
 
+def stateful() -> keras.Model:
+    recurrent = keras.layers.GRU(2, stateful=True, name="memory")
+    model = keras.Sequential([keras.Input(batch_shape=(4, 3, 2)), recurrent])
+    model.compile("sgd", "mse")
+    return model
+
+
 def beside(**options):
     return lambda: compiled(kind=Own, second=optimizers.SGD(**options))
 
@@ -106,6 +113,8 @@ REFUSED = [
     ("central_storage", lambda: compiled("nadam"), r"optimizer: Nadam.*CentralStorageStrategy"),
     ("mirrored", lambda: compiled(jit_compile=True), r"jit_compile=True.*collectives"),
     ("parameter_server", lambda: compiled(jit_compile=True), r"jit_compile=True.*other tasks"),
+    ("mirrored", stateful, r"layer 'memory': stateful=True .*MirroredStrategy.*one device"),
+    ("parameter_server", stateful, r"layer 'memory': stateful=True .*ParameterServerStrategy"),
     ("parameter_server", beside(), r"Own.train_step: .*several.*ParameterServerStrategy"),
     ("mirrored", beside_a_scaled_one, r"Own.train_step: .*loss scaling"),
     ("mirrored", beside(gradient_accumulation_steps=2), r"gradient_accumulation_steps of one"),

@@ -6,8 +6,10 @@ import keras
 import pytest
 import tensorflow as tf
 
+import tfdist
 from tests.training.step.replicas import X, dense
 from tfdist.errors import ConfigError
+from tfdist.runtime.log import LOGGER
 from tfdist.training.step.state_check import check_state
 
 
@@ -45,6 +47,28 @@ def test_other_state_may_be_assigned():
     checked(keras.Variable(0.0), lambda x, y: tf.reduce_sum(x))
     seed = keras.random.SeedGenerator(1).state
     checked(seed, lambda x, y: tf.cast(tf.shape(x), seed.dtype))
+
+
+class Peak(keras.layers.Layer):
+    def build(self, shape):
+        self.peak = self.add_weight(shape=(), initializer="zeros", trainable=False, name="peak")
+
+    def call(self, x):
+        self.peak.assign(tf.maximum(self.peak, tf.reduce_max(x)))
+        return x
+
+
+def test_of_other_numbers_of_a_slice_the_user_is_told_once(devices, monkeypatch):
+    told = []
+    monkeypatch.setattr(LOGGER, "warning", lambda text, *parts: told.append(text % parts))
+    with tfdist.mirrored_strategy(devices[:2]).scope():
+        layers = [keras.Input((3,)), Peak(), keras.layers.BatchNormalization()]
+        model = keras.Sequential([*layers, keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+    for _ in range(2):
+        tfdist.Trainer(model).fit(X, X[:, :1], batch_size=4, verbose=0)
+    (line,) = told
+    assert "peak is assigned a number that depends on the batch" in line
 
 
 def test_where_nothing_is_traced_nothing_can_be_told():

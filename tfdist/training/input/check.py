@@ -86,7 +86,7 @@ def check_batched(dataset: tf.data.Dataset, model: keras.Model, *, divides: bool
     inputs = keras.tree.flatten(getattr(model, "inputs", None) or ())
     spec = dataset.element_spec
     x = spec[0] if isinstance(spec, tuple) else spec
-    given = [getattr(leaf, "shape", None) for leaf in tf.nest.flatten(x)]
+    given: list[Any] = [getattr(leaf, "shape", None) for leaf in tf.nest.flatten(x)]
     if divides and any(_is_number(leaf) for leaf in tf.nest.flatten(spec)):
         raise ConfigError(
             "data: an element of the dataset holds a single number, which has no rows to divide "

@@ -39,7 +39,20 @@ def check(
         _check_several_optimizers(model, strategy)
     if strategy.num_replicas_in_sync > 1:
         _check_losses(model, strategy)
+    _check_stateful(model, strategy)
     _check_scope(model, strategy)
+
+
+def _check_stateful(model: keras.Model, strategy: tf.distribute.Strategy) -> None:
+    if strategy.num_replicas_in_sync == 1 and kind_of(strategy).is_synchronous:
+        return
+    for layer in model._flatten_layers():
+        if isinstance(layer, keras.layers.RNN) and layer.stateful:
+            raise ConfigError(
+                f"layer {layer.name!r}: stateful=True keeps a state for each row of a batch, and "
+                f"the rows are divided anew among the replicas of {public_name(strategy)}; use "
+                "stateful=False, or one device"
+            )
 
 
 def _check_optimizer(model: keras.Model, strategy: tf.distribute.Strategy) -> None:

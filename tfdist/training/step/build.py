@@ -36,13 +36,13 @@ def build(model: keras.Model, strategy: tf.distribute.Strategy, sample: Any) -> 
         and (model.loss is not None or overrides(model, "compute_loss"))
     ):
         # Keras makes the variables of compiled losses and metrics when it first sees outputs.
-        # They need no place in the strategy: the replicas' sums are kept elsewhere. To read or
-        # assign those that have one would be a collective of all workers, so nothing does.
+        # They need no place in the strategy: the replicas' sums are kept elsewhere.
+        model.compute_loss(x=x, y=y, y_pred=y_pred, sample_weight=sample_weight)
+        # To read or assign metrics that have one would be a collective of all workers.
         there = [(v, tf.zeros(v.shape, v.dtype)) for v in model.metrics_variables]
         model.get_metrics_result = dict
         try:
             with keras.StatelessScope(there):
-                model.compute_loss(x=x, y=y, y_pred=y_pred, sample_weight=sample_weight)
                 model.compute_metrics(x, y, y_pred, sample_weight=sample_weight)
         finally:
             del model.get_metrics_result

@@ -21,6 +21,7 @@ import tensorflow as tf
 
 from tfdist.collectives.transport import Transport
 from tfdist.errors import ConfigError
+from tfdist.training.step.loss_probe import compares_examples
 from tfdist.training.step.slicing import Slice
 
 _MODULE: Any = sys.modules[keras.Loss.__module__]
@@ -124,7 +125,7 @@ class LossSums(contextlib.AbstractContextManager["LossSums"]):
         if getattr(self._of_thread, "piece", None) is None:
             return self._call(loss, y_true, y_pred, sample_weight)
         self._of_thread.loss = loss
-        if _is_over_batch(loss):
+        if _is_over_batch(loss) or compares_examples(loss, y_true, y_pred):
             return self._on_all(loss, y_true, y_pred, sample_weight)
         self._of_thread.together = False
         self._of_thread.scalar = False

@@ -1,11 +1,13 @@
 """State that a model assigns in its step, and that no replica can know for all of them.
 
-Floating-point statistics of slices are averaged, as those of BatchNormalization are. An integer
-that depends on the slice (a count of the rows seen, say) has no average, and is refused.
+Floating-point statistics of slices are averaged, as those of BatchNormalization are; where a layer
+of the user's keeps them, a warning says so, as the average of largest values, say, is none. An
+integer that depends on the slice (a count of the rows seen, say) has no average, and is refused.
 """
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -13,13 +15,20 @@ import keras
 import tensorflow as tf
 
 from tfdist.errors import ConfigError
+from tfdist.runtime.log import LOGGER
 from tfdist.training.model.inspection import is_seed
+
+# Variables that the user has been told of.
+_warned: list[weakref.ref[keras.Variable]] = []
 
 
 def check_state(
     variables: Sequence[keras.Variable], values: Sequence[tf.Tensor], data: Any, model: keras.Model
 ) -> None:
-    """Refuses integers that depend on a replica's slice; in a graph, in replica context.
+    """Refuses integers that depend on a replica's slice, and warns of other such numbers.
+
+    Call it in a graph, in replica context. What Keras' own layers keep is left alone: the moving
+    statistics of BatchNormalization are averaged over replicas everywhere.
 
     Args:
         variables: What the step assigns.
@@ -32,7 +41,17 @@ def check_state(
     """
     sources = {leaf.ref() for leaf in tf.nest.flatten(data) if isinstance(leaf, tf.Tensor)}
     for variable, value in zip(variables, values, strict=True):
-        if value.dtype.is_floating or is_seed(variable) or tf.executing_eagerly():
+        if is_seed(variable) or tf.executing_eagerly():
+            continue
+        if value.dtype.is_floating:
+            if not _warned_of(variable, model) and _depends([value], sources):
+                _warned.append(weakref.ref(variable))
+                LOGGER.warning(
+                    "%s: %s is assigned a number that depends on the batch, of which each replica "
+                    "sees a slice: the mean of the replicas' numbers is kept, which is right for "
+                    "means and not for a largest value, say",
+                    *(type(model).__name__, variable.path),
+                )
             continue
         if _depends([value], sources):
             raise ConfigError(
@@ -40,6 +59,18 @@ def check_state(
                 "the batch, of which each replica sees a slice only; make it a metric, or a number "
                 "that is the same for every slice"
             )
+
+
+def _warned_of(variable: keras.Variable, model: keras.Model) -> bool:
+    """Whether there is no need to warn: it is known, or a layer of Keras' own keeps it."""
+    if any(variable is known() for known in _warned):
+        return True
+    of_keras = (layer for layer in model._flatten_layers() if _is_of_keras(type(layer)))
+    return any(variable is kept for layer in of_keras for kept in layer._non_trainable_variables)
+
+
+def _is_of_keras(kind: type) -> bool:
+    return kind.__module__.split(".")[0] == "keras"
 
 
 def _depends(values: Iterable[tf.Tensor], sources: set[Any]) -> bool:

@@ -1,0 +1,72 @@
+"""Finds out whether a user's loss compares the examples of a batch, by trying it on a few rows."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+_ROWS = 3
+_TOLERANCE = 1e-4
+
+# What was found, for each loss; a loss is tried once.
+_found: weakref.WeakKeyDictionary[Any, bool] = weakref.WeakKeyDictionary()
+
+
+def compares_examples(loss: keras.Loss, y_true: Any, y_pred: Any) -> bool:
+    """Whether a loss's value for an example depends on the other examples of the batch.
+
+    The loss is computed on three rows of drawn numbers together, and on each row alone. They are
+    the same in every process, so that all workers come to the same answer.
+
+    Args:
+        loss: A loss that has a value for each example.
+        y_true: A batch of targets, of which shapes and types are used.
+        y_pred: Likewise of predictions.
+
+    Returns:
+        The answer; False for Keras' own losses, and for one that cannot be computed on such rows.
+    """
+    if _is_of_keras(loss):
+        return False
+    if loss not in _found:
+        _found[loss] = _try(loss, y_true, y_pred)
+    return _found[loss]
+
+
+def _is_of_keras(loss: keras.Loss) -> bool:
+    function = getattr(loss, "fn", None) or type(loss)
+    return str(getattr(function, "__module__", "")).split(".")[0] == "keras"
+
+
+def _try(loss: keras.Loss, y_true: Any, y_pred: Any) -> bool:
+    random = np.random.default_rng(0)
+
+    def rows(tensor: Any) -> Any:
+        shape = [1 if n is None else n for n in tensor.shape[1:]]
+        if tensor.dtype.is_floating:
+            return tf.constant(random.uniform(0.05, 0.95, [_ROWS, *shape]), tensor.dtype)
+        return tf.constant(random.integers(0, 2, [_ROWS, *shape]), tensor.dtype)
+
+    def value(*structures: Any) -> np.ndarray:
+        return np.asarray(loss.call(*structures), "float64")
+
+    try:
+        with tf.init_scope():
+            given = tf.nest.map_structure(rows, (y_true, y_pred))
+            together = value(*given)
+            if together.shape[:1] != (_ROWS,):
+                return False
+            alone = [
+                value(*tf.nest.map_structure(lambda t, i=i: t[i : i + 1], given))
+                for i in range(_ROWS)
+            ]
+        apart = np.concatenate(alone)
+    except Exception:  # Whatever a user's function does not like.
+        return False
+    if apart.shape != together.shape:
+        return False
+    return not np.allclose(apart, together, _TOLERANCE, _TOLERANCE, equal_nan=True)
