@@ -47,6 +47,10 @@ MIRRORED = {
     "callback: test_model_state_is_current_on_epoch_end": (
         "it takes int() of a variable, which TensorFlow refuses for a mirrored one"
     ),
+    "reduce_lr_on_plateau: test_cooldown": (
+        "it hands NumPy a variable, which TensorFlow refuses for a mirrored one"
+    ),
+    "terminate_on_nan: test_raise_error_terminate_preserves_backup": _BACKUP,
     "swap_ema_weights: test_swap_ema_weights_with_tf_distribute": (
         "it makes a strategy of its own; test_on_one_device.py runs it"
     ),

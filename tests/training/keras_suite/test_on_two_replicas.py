@@ -1,9 +1,15 @@
-"""Keras' own tests of its trainer and of its callbacks, through tfdist on two mirrored replicas."""
+"""Keras' own tests of its trainer and of its callbacks, through tfdist on two mirrored replicas.
+
+All of them where TFDIST_CONFORMANCE=full; else those of `chosen.py`.
+"""
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
+from tests.training.keras_suite import chosen
 from tests.training.keras_suite.collecting import CALLBACKS, TRAINER, classes
 from tests.training.keras_suite.left_out import MIRRORED
 from tests.training.keras_suite.one_test import OneTest
@@ -22,4 +28,7 @@ class _Mirrored(OneTest):
         return tfdist.mirrored_strategy(devices[:2])
 
 
-globals().update(classes(TRAINER | CALLBACKS, _Mirrored, __name__))
+_FULL = os.environ.get("TFDIST_CONFORMANCE") == "full"
+_CHOSEN = ("*",) if _FULL else chosen.MIRRORED
+
+globals().update(classes(TRAINER | CALLBACKS, _Mirrored, __name__, _CHOSEN))
