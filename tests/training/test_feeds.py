@@ -107,6 +107,18 @@ def test_keras_may_be_told_to_run_fewer_epochs(feeds):
         keras.config.set_max_epochs(None)
 
 
+def test_keras_may_be_told_to_run_fewer_steps(feeds):
+    keras.config.set_max_steps_per_epoch(2)
+    try:
+        found = [
+            feeds.feed(X, Y, None, batch_size=2, steps=steps).epoch(0).steps
+            for steps in (None, 1, 4)
+        ]
+    finally:
+        keras.config.set_max_steps_per_epoch(None)
+    assert found == [2, 1, 2]
+
+
 @pytest.mark.parametrize(
     ("frequency", "due"), [(1, [0, 1, 2, 3]), (2, [1, 3]), (9, []), ([1, 4], [0, 3]), ((3,), [2])]
 )

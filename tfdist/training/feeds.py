@@ -69,6 +69,9 @@ class Feeds:
             more["steps_a_call"] = self._steps_a_call()
             return make_keras_feed(x, y, sample_weight, batch_size=batch_size, **more)
         check_kind(x)
+        most = config.max_steps_per_epoch()
+        if most:
+            more["steps"] = min(more.get("steps") or most, most)
         layout = self._group.layout
         return make_feed(x, y, sample_weight, layout=layout, batch_size=batch_size, **more)
 

@@ -356,7 +356,7 @@ class Trainer:
             loop,
             every,
             most=self.model.steps_per_execution if self._keras_steps else 1,
-            stopped=lambda: self._keras_steps and self.model.stop_predicting,
+            stopped=lambda: self._group.layout.workers == 1 and self.model.stop_predicting,
         )
         feed.end_epoch()
         every.on_predict_end()
@@ -390,7 +390,7 @@ class Trainer:
             follower,
             exchange=self._group.exchange,
             most=self._options.most_steps_a_call(self.model.steps_per_execution),
-            may_stop=self._keras_steps,
+            may_stop=self._group.layout.workers == 1,
         )
 
     def _callback_list(

@@ -168,3 +168,15 @@ def test_the_last_part_of_arrays_is_validated_on():
     for data in (tf.data.Dataset.range(3), lambda context: None):
         with pytest.raises(ConfigError, match="arrays only"):
             split_arrays(data, None, None, 0.5)
+
+
+def test_a_generator_may_give_sparse_tensors():
+    dense = np.diag([1.0, 2.0, 3.0]).astype("float32")
+    rows = [tf.sparse.from_dense(dense[:2]), tf.sparse.from_dense(dense[2:])]
+    feed = make_feed(iter(rows), layout=ALONE)
+    feed.sample()
+    epoch, found = feed.epoch(0), []
+    while epoch.peek():
+        data, count = epoch.pop()
+        found.append((tf.sparse.to_dense(data).numpy().tolist(), int(count)))
+    assert found == [(dense[:2].tolist(), 2), (dense[2:].tolist(), 1)]

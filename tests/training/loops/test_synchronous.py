@@ -88,6 +88,17 @@ def test_predictions_are_in_the_order_of_the_rows(strategy):
     assert np.concatenate(outputs).tolist() == (-3.0 * X).tolist()
 
 
+def test_a_model_that_is_not_compiled_predicts(strategy):
+    with strategy.scope():
+        layer = keras.layers.Dense(1, use_bias=False, kernel_initializer="ones")
+        model = keras.Sequential([keras.Input((1,)), layer])
+    loops = loops_of(model)
+    feed = feed_of(loops)
+    loop, epoch = loops.loop(feed, training=False), feed.epoch(0)
+    outputs = [loop.fetch(loop.predict(epoch)) for _ in range(epoch.steps)]
+    assert np.concatenate(outputs).tolist() == X.tolist()
+
+
 def test_an_epoch_goes_on_from_its_progress(devices):
     strategy = strategy_of("mirrored", devices)
     first, loop, feed = make(strategy)

@@ -10,6 +10,7 @@ import tfdist
 from tfdist.training.model.inspection import (
     ModelVariables,
     all_optimizers,
+    compiled_optimizer,
     flat_metrics,
     has_several_optimizers,
     inner_optimizer,
@@ -98,6 +99,13 @@ def test_optimizers_and_which_of_them_updates_the_weights():
     assert not has_several_optimizers(plain)  # Keras' own step calls the compiled one alone.
     scaling = keras.optimizers.LossScaleOptimizer(model.second)
     assert inner_optimizer(scaling) is inner_optimizer(model.second) is model.second
+
+
+def test_a_model_that_is_not_compiled_has_no_optimizer():
+    model = model_of(Own)
+    assert compiled_optimizer(model) is None
+    assert all_optimizers(model) == optimizers_beside(model) == []
+    assert not has_several_optimizers(model)
 
 
 def test_the_strategy_does_not_matter(devices):

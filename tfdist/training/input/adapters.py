@@ -343,11 +343,14 @@ def _tuples(element: Any) -> Any:
 def _signature(*elements: Any) -> Any:
     """What elements have in common: a dimension that differs between them is unknown."""
 
-    def spec(*leaves: Any) -> tf.TensorSpec:
-        arrays = [np.asarray(leaf) for leaf in leaves]
-        shapes = [array.shape[1:] for array in arrays]
+    def spec(*leaves: Any) -> tf.TypeSpec:
+        sparse = isinstance(leaves[0], tf.SparseTensor)
+        arrays = leaves if sparse else [np.asarray(leaf) for leaf in leaves]
+        shapes = [tuple(array.shape)[1:] for array in arrays]
         dims = [sizes[0] if len(set(sizes)) == 1 else None for sizes in zip(*shapes, strict=False)]
         dtype = arrays[0].dtype
+        if sparse:
+            return tf.SparseTensorSpec([None, *dims], dtype)
         dtype = keras.config.floatx() if dtype == np.float64 else dtype
         return tf.TensorSpec([None, *dims], dtype)
 

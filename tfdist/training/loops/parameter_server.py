@@ -20,6 +20,7 @@ from tfdist.collectives.transport import SingleReplica
 from tfdist.training.input.batch import loosen, rows_of
 from tfdist.training.input.feed import Epoch
 from tfdist.training.loops.base import Loop, Progress, plain
+from tfdist.training.model.inspection import compiled_optimizer
 from tfdist.training.step.metrics import MetricTotals, add_up, check_gathering
 from tfdist.training.step.replica import PREDICT, TEST, TRAIN, ReplicaOutput
 from tfdist.training.step.select import make_step
@@ -52,7 +53,9 @@ class ParameterServerLoop(Loop):
         if self._gathers:
             check_gathering(model, strategy)
         self._step = make_step(model, SingleReplica(), gathers_metrics=self._gathers)
-        self._optimize = OptimizerUpdate(model.optimizer, self._step.variables.trainable, strategy)
+        self._optimize = OptimizerUpdate(
+            compiled_optimizer(model), self._step.variables.trainable, strategy
+        )
         self.update = PlainUpdate(self._optimize)
         self.totals = MetricTotals(model)
         self._logs: dict[bool, dict[str, float]] = {True: {}, False: {}}

@@ -21,7 +21,7 @@ from tfdist.training.loops.base import Loop
 from tfdist.training.loops.one_device import OneDeviceLoop
 from tfdist.training.loops.parameter_server import ParameterServerLoop
 from tfdist.training.loops.synchronous import SynchronousLoop
-from tfdist.training.model.inspection import has_several_optimizers
+from tfdist.training.model.inspection import compiled_optimizer, has_several_optimizers
 from tfdist.training.model.support import check_update_within
 from tfdist.training.step.build import build
 from tfdist.training.step.late_reads import reads_its_update
@@ -112,7 +112,7 @@ class Loops:
         key = (
             feed.whole,
             nominal,
-            id(model.optimizer) if training else None,
+            id(compiled_optimizer(model)) if training else None,
             tuple(id(v) for v in model.trainable_variables),
             tuple(id(v) for v in model.metrics_variables),
         )
@@ -216,7 +216,7 @@ class Loops:
     def _update(self, step: Any, transport: Transport, compiled: Callable[..., Any]) -> Update:
         model, strategy = self._model, self._strategy
         trainable = step.variables.trainable
-        optimize = OptimizerUpdate(model.optimizer, trainable, strategy)
+        optimize = OptimizerUpdate(compiled_optimizer(model), trainable, strategy)
         if self._options.accumulate_steps == 1:
             return PlainUpdate(optimize)
         return AccumulatingUpdate(

@@ -61,16 +61,21 @@ def inner_optimizer(optimizer: keras.optimizers.Optimizer) -> keras.optimizers.O
     return getattr(optimizer, "inner_optimizer", optimizer)
 
 
+def compiled_optimizer(model: keras.Model) -> keras.optimizers.Optimizer | None:
+    """Returns the optimizer that the model was compiled with; None before `compile`."""
+    return getattr(model, "optimizer", None)
+
+
 def optimizers_beside(model: keras.Model) -> list[keras.optimizers.Optimizer]:
     """Returns the optimizers of the model other than the one it was compiled with."""
     held = [v for v in vars(model).values() if isinstance(v, keras.optimizers.Optimizer)]
-    return [v for v in held if v is not model.optimizer]
+    return [v for v in held if v is not compiled_optimizer(model)]
 
 
 def all_optimizers(model: keras.Model) -> list[keras.optimizers.Optimizer]:
     """The optimizer that the model was compiled with, and those beside it."""
-    own = [model.optimizer] if model.optimizer is not None else []
-    return [*own, *optimizers_beside(model)]
+    own = compiled_optimizer(model)
+    return [*([own] if own is not None else []), *optimizers_beside(model)]
 
 
 def has_several_optimizers(model: keras.Model) -> bool:

@@ -25,7 +25,12 @@ from tfdist.collectives.replica_context import OneReplicaView, real_context
 from tfdist.collectives.transport import Transport
 from tfdist.strategy.kinds import kind_of
 from tfdist.training.input.batch import rows_of
-from tfdist.training.model.inspection import ModelVariables, inner_optimizer, overrides
+from tfdist.training.model.inspection import (
+    ModelVariables,
+    compiled_optimizer,
+    inner_optimizer,
+    overrides,
+)
 from tfdist.training.step.capture import ScalarMeans
 from tfdist.training.step.gradients import through_assignments
 from tfdist.training.step.logs import Reported, ReturnedLogs
@@ -103,9 +108,8 @@ class ReplicaStep(abc.ABC):
         self._returned = ReturnedLogs(model, alone=alone)
         self.reported: dict[bool, Reported | None] = {True: None, False: None}
         self._for_metrics = threading.local()
-        self._counts_updates = not accumulates and model.optimizer is inner_optimizer(
-            model.optimizer
-        )
+        optimizer = compiled_optimizer(model)
+        self._counts_updates = not accumulates and optimizer is inner_optimizer(optimizer)
         self._shared_state = SharedState(model)
         devices = (
             model.distribute_strategy.extended.worker_devices if transport.replicas > 1 else ()
