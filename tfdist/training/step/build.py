@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import keras
@@ -9,7 +10,7 @@ import tensorflow as tf
 
 from tfdist.training.input.batch import rows_between
 from tfdist.training.model.inspection import overrides
-from tfdist.training.step.multi_optimizer import build_optimizers
+from tfdist.training.step.multi_optimizer import build_optimizers, rehearse
 
 
 def build(model: keras.Model, strategy: tf.distribute.Strategy, sample: Any) -> None:
@@ -21,20 +22,20 @@ def build(model: keras.Model, strategy: tf.distribute.Strategy, sample: Any) -> 
         sample: A batch: x, (x, y) or (x, y, sample_weight); one row is used.
     """
     x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(rows_between(sample, 0, 1))
+    # A model whose own steps do without a compiled loss makes its metrics itself.
+    judged = (
+        y is not None
+        and model.compiled
+        and (model.loss is not None or overrides(model, "compute_loss"))
+    )
     with strategy.scope():
         y_pred = None
-        judged = y is not None and model.compiled and overrides(model, "call")
-        if judged or _lacks_variables(model):
+        if (judged and overrides(model, "call")) or _lacks_variables(model):
             y_pred = model(x)
         optimizer = getattr(model, "optimizer", None)
         if optimizer is not None and not optimizer.built:
             optimizer.build(model.trainable_variables)
-    # A model whose own steps do without a compiled loss makes its metrics itself.
-    if (
-        y is not None
-        and model.compiled
-        and (model.loss is not None or overrides(model, "compute_loss"))
-    ):
+    if judged:
         # Keras makes the variables of compiled losses and metrics when it first sees outputs.
         # They need no place in the strategy: the replicas' sums are kept elsewhere. To read or
         # assign those that have one would be a collective of all workers, so nothing does.
@@ -47,10 +48,18 @@ def build(model: keras.Model, strategy: tf.distribute.Strategy, sample: Any) -> 
         finally:
             del model.get_metrics_result
     build_optimizers(model, strategy, rows_between(sample, 0, 1))
+    if overrides(model, "train_step") and not getattr(model._compile_metrics, "built", True):
+        # Its own step hands the compiled metrics what only it knows. Where it fails, the loop's
+        # tracing of it will fail with the same error.
+        with contextlib.suppress(Exception):
+            rehearse(model, rows_between(sample, 0, 1))
 
 
 def _lacks_variables(model: keras.Model) -> bool:
     """Returns whether a part of the model still needs an input to make its variables."""
     if not overrides(model, "call"):
         return False  # Its own steps call its parts.
+    if overrides(model, "train_step") and not overrides(model, "build"):
+        # What it calls itself with, its own steps know; x of (x, y) may be something else.
+        return any(not layer.built for layer in model.layers)
     return not model.built or any(not layer.built for layer in model.layers)
