@@ -70,7 +70,7 @@ class Setting:
 
     def dropout(self, rate: float, seed: int) -> keras.Layer:
         """Dropout that draws each replica's mask from that replica's seed."""
-        if self.reference and self.slices > 1:
+        if self.reference and self.slices > 1 and rate > 0:
             return SlicedDropout(self.slices, rate, seed=seed)
         return keras.layers.Dropout(rate, seed=seed)
 
@@ -224,7 +224,7 @@ class SlicedBatchNormalization(keras.layers.BatchNormalization):
             parts.append(
                 (part - mean) * tf.math.rsqrt(variance + self.epsilon) * self.gamma + self.beta
             )
-            share = tf.cast(tf.shape(part)[0], tf.float32) / tf.cast(rows, tf.float32)
+            share = tf.cast(tf.shape(part)[0], part.dtype) / tf.cast(rows, part.dtype)
             for i, statistic in enumerate((mean, variance)):
                 moved = old[i] * self.momentum + statistic * (1.0 - self.momentum)
                 new[i] += tf.where(share > 0, share * moved, tf.zeros_like(moved))
