@@ -361,27 +361,6 @@ def embedding_adam(setting: Setting) -> Recipe:
     return recipe
 
 
-class Positions(layers.Layer):
-    """Adds an embedding of each word's position, which is the same for all rows."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.positions = layers.Embedding(WIDTH, 4)
-
-    def call(self, x: Any) -> Any:
-        return x + self.positions(keras.ops.arange(0, WIDTH))
-
-
-@feature("Embedding of positions, sparse gradients, Adam", GROUP)
-def positions(setting: Setting) -> Recipe:
-    recipe = embedding(setting)
-    words = keras.Input((WIDTH,), dtype="int32")
-    x = layers.GlobalAveragePooling1D()(Positions()(layers.Embedding(40, 4)(words)))
-    recipe.model = keras.Model(words, layers.Dense(CLASSES)(x))
-    recipe.model.compile(keras.optimizers.Adam(0.05), crossentropy())
-    return recipe
-
-
 @feature("Masks: Embedding(mask_zero), LSTM, an output a time step", GROUP)
 def masks(setting: Setting) -> Recipe:
     words = _words(ROWS) % 9

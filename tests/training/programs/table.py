@@ -39,8 +39,8 @@ under MultiWorkerMirroredStrategy. History, weights, optimizer state, evaluation
 compared.
 
 - **equal**: with the largest difference, in units of the largest value compared (1 at least); 0 is
-  bit for bit. On several replicas a sum over a batch is made of two partial sums, so the last places
-  differ; {allowed:.0e} is allowed.
+  bit for bit. On several replicas a sum over a batch is made of two partial sums, so the last
+  places differ; {allowed:.0e} is allowed.
 - **differs**: runs and gives other numbers than one device, by the nature of the program.
 - **refused**: a `ConfigError` in one line, quoted.
 

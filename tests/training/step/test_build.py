@@ -159,3 +159,71 @@ def test_compiled_metrics_that_only_the_step_can_make(mirrored):
     data = tf.data.Dataset.from_tensor_slices(((X, Y), (X, Y))).batch(len(X))
     history = tfdist.Trainer(model).fit(data, verbose=0)
     assert history.history["mae"] == pytest.approx([error], rel=1e-5)
+
+
+class Regularized(keras.Model):
+    """Has a regularizer of a weight that is made when it is called."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last = keras.layers.Dense(1, kernel_regularizer=keras.regularizers.L2(0.1))
+
+    def call(self, x):
+        return self.last(x)
+
+
+def test_a_regularizer_of_a_weight_that_is_made_here(mirrored):
+    with mirrored.scope():
+        model = Regularized()
+        model.compile("sgd", "mse")
+    build(model, mirrored, tensors((X, Y)))
+    assert len(model.trainable_variables) == 2
+
+
+class Graph(keras.Model):
+    """Is called on what it holds; x of (x, y) says which rows of it are meant."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows = tf.constant(X)
+        self.last = keras.layers.Dense(1)
+
+    def call(self, inputs):
+        rows, factor = inputs
+        return factor * self.last(rows)
+
+    def train_step(self, data):
+        numbers, y = data
+        with tf.GradientTape() as tape:
+            said = tf.gather(self([self.rows, tf.constant(2.0)]), numbers)
+            loss = self.compute_loss(y=y, y_pred=said)
+        weights = self.trainable_weights
+        self.optimizer.apply(tape.gradient(loss, weights), weights)
+        return self.compute_metrics(numbers, y, said)
+
+
+def test_a_model_that_its_step_calls_on_something_else_than_x(mirrored):
+    with mirrored.scope():
+        model = Graph()
+        model.compile("sgd", "mse", metrics=["mae"])
+    data = (np.arange(len(X)), Y)
+    build(model, mirrored, tensors(data))
+    before = model.get_weights()
+    assert all(mirrored.extended.variable_created_in_scope(v.value) for v in model.weights)
+    error = np.abs(2 * (X @ before[0] + before[1]) - Y).mean()
+    history = tfdist.Trainer(model).fit(*data, batch_size=len(X), verbose=0)
+    assert history.history["mae"] == pytest.approx([error], rel=1e-5)
+    assert not np.array_equal(before[0], model.get_weights()[0])
+
+
+class Failing(Graph):
+    def call(self, inputs):
+        raise ZeroDivisionError("in call")
+
+
+def test_a_call_that_fails_tells_its_own_error(mirrored):
+    with mirrored.scope():
+        model = Failing()
+        model.compile("sgd", "mse")
+    with pytest.raises(ZeroDivisionError, match="in call"):
+        build(model, mirrored, tensors((X, Y)))

@@ -31,7 +31,12 @@ def build(model: keras.Model, strategy: tf.distribute.Strategy, sample: Any) -> 
     with strategy.scope():
         y_pred = None
         if (judged and overrides(model, "call")) or _lacks_variables(model):
-            y_pred = model(x)
+            try:
+                y_pred = model(x)
+            except Exception:
+                if not _is_made_by_its_step(model, rows_between(sample, 0, 1)):
+                    raise
+                judged = False
         optimizer = getattr(model, "optimizer", None)
         if optimizer is not None and not optimizer.built:
             optimizer.build(model.trainable_variables)
@@ -40,6 +45,7 @@ def build(model: keras.Model, strategy: tf.distribute.Strategy, sample: Any) -> 
         # They need no place in the strategy: the replicas' sums are kept elsewhere. To read or
         # assign those that have one would be a collective of all workers, so nothing does.
         there = [(v, tf.zeros(v.shape, v.dtype)) for v in model.metrics_variables]
+        there += [(v, v.value) for v in model.trainable_variables]  # Regularizers ask for them.
         model.get_metrics_result = dict
         try:
             with keras.StatelessScope(there):
@@ -53,6 +59,19 @@ def build(model: keras.Model, strategy: tf.distribute.Strategy, sample: Any) -> 
         # tracing of it will fail with the same error.
         with contextlib.suppress(Exception):
             rehearse(model, rows_between(sample, 0, 1))
+
+
+def _is_made_by_its_step(model: keras.Model, row: Any) -> bool:
+    """Makes the variables by the model's own `train_step`; returns whether that could be done.
+
+    The step may call the model on something else than x of (x, y), such as a graph it holds. It
+    may well fail later, as no tape knows weights that are being made.
+    """
+    if not overrides(model, "train_step") or getattr(model, "optimizer", None) is None:
+        return False
+    with contextlib.suppress(Exception):
+        rehearse(model, row)
+    return not _lacks_variables(model)
 
 
 def _lacks_variables(model: keras.Model) -> bool:
