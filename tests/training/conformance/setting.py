@@ -221,9 +221,9 @@ class SlicedBatchNormalization(keras.layers.BatchNormalization):
         for number in range(self._slices):
             part = inputs[number * rows // self._slices : (number + 1) * rows // self._slices]
             mean, variance = tf.nn.moments(part, list(range(part.shape.rank - 1)))
-            parts.append(
-                (part - mean) * tf.math.rsqrt(variance + self.epsilon) * self.gamma + self.beta
-            )
+            part = (part - mean) * tf.math.rsqrt(variance + self.epsilon)
+            part = part * self.gamma if self.scale else part
+            parts.append(part + self.beta if self.center else part)
             share = tf.cast(tf.shape(part)[0], part.dtype) / tf.cast(rows, part.dtype)
             for i, statistic in enumerate((mean, variance)):
                 moved = old[i] * self.momentum + statistic * (1.0 - self.momentum)

@@ -124,6 +124,7 @@ class Triplets(keras.Model):
 @program(
     "vision/siamese_network",
     "a train_step and a test_step whose loss has a value for each triplet, frozen layers",
+    dtype="float64",
 )
 def siamese_network(setting: Setting) -> Recipe:
     encoder = _encoder()

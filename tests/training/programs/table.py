@@ -97,7 +97,12 @@ def complete(folder: Path, loop: str, where: str) -> None:
         RuntimeError: Some did not finish; the message has the processes' last lines.
     """
     place = folder / f"{loop}-{where}"
-    missing = [name for name in PROGRAMS if not (place / "0" / name / "error.json").exists()]
+    missing = [
+        name
+        for name, program in PROGRAMS.items()
+        if (loop == "tfdist" or (loop, where) in {reference(program, s) for s in STRATEGIES})
+        and not (place / "0" / name / "error.json").exists()
+    ]
     if missing:
         run = Run(place, loop, where, missing, module=MODULE)
         done = run.wait(PATIENCE)

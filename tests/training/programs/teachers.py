@@ -158,8 +158,8 @@ def _mixed(one: Any, other: Any) -> Any:
 
 
 SHUFFLES = (
-    "the Trainer reads the first batch once more, to build the model, so shuffles without "
-    "a fixed order are one reading further"
+    "the Trainer reads the data more often than Keras does (its first batch, to build the model), "
+    "and tf.data draws a new order at each reading"
 )
 
 
