@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import keras
@@ -10,7 +11,7 @@ import tensorflow as tf
 from tfdist.errors import ConfigError
 from tfdist.training.input.batch import rows_between
 from tfdist.training.model.inspection import overrides
-from tfdist.training.step.multi_optimizer import build_optimizers
+from tfdist.training.step.multi_optimizer import build_optimizers, rehearse
 
 
 def build(model: keras.Model, strategy: tf.distribute.Strategy, sample: Any) -> None:
@@ -21,11 +22,12 @@ def build(model: keras.Model, strategy: tf.distribute.Strategy, sample: Any) -> 
         strategy: The strategy it is to train under.
         sample: A batch: x, (x, y) or (x, y, sample_weight); one row is used.
     """
-    x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(rows_between(sample, 0, 1))
+    row = rows_between(sample, 0, 1)
+    x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(row)
     y_pred = None
     with strategy.scope():
         if _lacks_variables(model):
-            _make_variables(model, x)
+            _make_variables(model, x, row)
         if y is not None and model.compiled and overrides(model, "call"):
             y_pred = _output(model, x)
         optimizer = getattr(model, "optimizer", None)
@@ -34,11 +36,11 @@ def build(model: keras.Model, strategy: tf.distribute.Strategy, sample: Any) -> 
     # A model whose own steps do without a compiled loss makes its metrics itself.
     if y_pred is not None and (model.loss is not None or overrides(model, "compute_loss")):
         _make_losses_and_metrics(model, x, y, y_pred, sample_weight)
-    _check_metrics(model)
-    build_optimizers(model, strategy, rows_between(sample, 0, 1))
+    build_optimizers(model, strategy, row)
+    _make_metrics_of_its_step(model, row)
 
 
-def _make_variables(model: keras.Model, x: Any) -> None:
+def _make_variables(model: keras.Model, x: Any, row: Any) -> None:
     """Makes the model's variables as Keras does, without running it: its state stays as it is.
 
     Raises:
@@ -51,7 +53,21 @@ def _make_variables(model: keras.Model, x: Any) -> None:
         try:
             model(x)
         except Exception as error:
-            raise _reason(model) or error from error
+            if not _is_made_by_its_step(model, row):
+                raise _reason(model) or error from error
+
+
+def _is_made_by_its_step(model: keras.Model, row: Any) -> bool:
+    """Makes the variables by the model's own `train_step`; returns whether that could be done.
+
+    The step may call the model on something else than x of (x, y), such as a graph it holds. It
+    may well fail later, as no tape knows weights that are being made.
+    """
+    if not overrides(model, "train_step") or getattr(model, "optimizer", None) is None:
+        return False
+    with contextlib.suppress(Exception):
+        rehearse(model, row)
+    return not _lacks_variables(model)
 
 
 def _output(model: keras.Model, x: Any) -> Any:
@@ -105,9 +121,19 @@ def _make_losses_and_metrics(
         del model.get_metrics_result
 
 
-def _check_metrics(model: keras.Model) -> None:
+def _make_metrics_of_its_step(model: keras.Model, row: Any) -> None:
+    """Makes compiled metrics to which only the model's own step hands something.
+
+    Raises:
+        ConfigError: That could not be done.
+    """
     metrics = getattr(model, "_compile_metrics", None)
-    if metrics is not None and not metrics.built and not overrides(model, "call"):
+    if metrics is None or metrics.built or not overrides(model, "train_step"):
+        return
+    # Where the step fails, the loop's tracing of it will fail with the same error.
+    with contextlib.suppress(Exception):
+        rehearse(model, row)
+    if not metrics.built and not overrides(model, "call"):
         raise ConfigError(
             f"{type(model).__name__}: its compiled metrics cannot be made before training, as it "
             "has no call; make them in __init__ (self.mae = keras.metrics...) and update them in "
@@ -119,4 +145,7 @@ def _lacks_variables(model: keras.Model) -> bool:
     """Returns whether a part of the model still needs an input to make its variables."""
     if not overrides(model, "call"):
         return False  # Its own steps call its parts.
+    if overrides(model, "train_step") and not overrides(model, "build"):
+        # What it calls itself with, its own steps know; x of (x, y) may be something else.
+        return any(not layer.built for layer in model.layers)
     return not model.built or any(not layer.built for layer in model.layers)
