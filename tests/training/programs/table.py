@@ -41,7 +41,7 @@ compared.
 - **equal**: with the largest difference, in units of the largest value compared (1 at least); 0 is
   bit for bit. On several replicas a sum over a batch is made of two partial sums, so the last
   places differ; {allowed:.0e} is allowed.
-- **differs**: runs and gives other numbers than one device, by the nature of the program.
+- **differs**: runs and gives other numbers than one device, for the reason said.
 - **refused**: a `ConfigError` in one line, quoted.
 
 Arrays are taken in their order (`shuffle=False`): Keras draws its order from another generator.

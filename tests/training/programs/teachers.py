@@ -167,8 +167,7 @@ SHUFFLES = (
     "vision/mixup",
     "shuffled datasets, zipped, mixed in shares that tf.data draws; no seed of their own",
     reference="slices",
-    differs={"mirrored": SHUFFLES},
-    refused={"multi_worker_mirrored": "shuffle"},
+    differs={"mirrored": SHUFFLES, "multi_worker_mirrored": SHUFFLES},
 )
 def mixup(setting: Setting) -> Recipe:
     pixels, labels = images(40)
