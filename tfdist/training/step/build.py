@@ -94,12 +94,6 @@ def _reason(model: keras.Model) -> ConfigError | None:
                 "are divided among the replicas; make it with keras.Input(shape), for any number "
                 "of rows"
             )
-    if overrides(model, "train_step"):
-        return ConfigError(
-            f"{type(model).__name__}: its variables must be made before training, and it cannot "
-            "be called with the data's x; call or build its parts where it is made, inside the "
-            "strategy's scope"
-        )
     return None
 
 
