@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import tfdist
 from tests.training.loops.made import X, Y, linear
@@ -156,3 +157,25 @@ def test_fit_stops_where_that_of_keras_does(devices, stop_at):
         assert model.stop_training
         found.append((stop.seen, model.get_weights()[0].tolist()))
     assert found[0] == found[1]
+
+
+class EndsAtTheSecondBatch(keras.callbacks.Callback):
+    batches = 0
+
+    def on_test_batch_end(self, batch, logs=None):
+        self.batches += 1
+        self.model.stop_evaluating = self.batches == 2
+
+    def on_predict_batch_end(self, batch, logs=None):
+        self.batches += 1
+        self.model.stop_predicting = self.batches == 2
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+@pytest.mark.parametrize("method", ["evaluate", "predict"])
+def test_a_callback_ends_what_has_no_end(devices, method, replicas):
+    model = linear(tfdist.mirrored_strategy(devices[:replicas]))
+    endless = tf.data.Dataset.from_tensors((X[:2], Y[:2])).repeat(100)
+    callback = EndsAtTheSecondBatch()
+    getattr(tfdist.Trainer(model), method)(endless, verbose=0, callbacks=[callback])
+    assert callback.batches == 2

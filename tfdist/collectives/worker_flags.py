@@ -6,6 +6,8 @@ import enum
 
 import tensorflow as tf
 
+from tfdist.collectives.own_variable import own_variable
+
 
 class Flag(enum.IntEnum):
     """The reasons to raise a flag."""
@@ -25,8 +27,8 @@ class WorkerFlags:
 
     def __init__(self) -> None:
         self._raised = [False] * len(Flag)
-        self._sent = tf.Variable(tf.zeros(len(Flag)), trainable=False)
-        self._total = tf.Variable(tf.zeros(len(Flag)), trainable=False)
+        self._sent = own_variable(tf.zeros(len(Flag)))
+        self._total = own_variable(tf.zeros(len(Flag)))
 
     def set(self, flag: Flag, raised: bool = True) -> None:
         """Raises or lowers this worker's flag, from the next step on."""

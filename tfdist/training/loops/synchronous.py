@@ -13,6 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfdist.collectives.layout import ReplicaLayout
+from tfdist.collectives.own_variable import own_variable
 from tfdist.collectives.transport import Transport
 from tfdist.training.input.batch import loosen
 from tfdist.training.input.feed import Epoch
@@ -134,7 +135,7 @@ class SynchronousLoop(Loop):
         if totals is not None:
             self.totals.assign(totals)
         for name, value in logs.items():
-            self._logs[True].setdefault(name, tf.Variable(0.0, trainable=False)).assign(value)
+            self._logs[True].setdefault(name, own_variable(0.0)).assign(value)
 
     def _run(
         self, epoch: Epoch, steps: int, one: Callable[..., Any], many: Callable[..., Any]
@@ -190,7 +191,7 @@ class SynchronousLoop(Loop):
         for name, value in reduced.logs.items():
             if name not in logs:
                 with tf.init_scope():
-                    logs[name] = tf.Variable(0.0, trainable=False)
+                    logs[name] = own_variable(0.0)
             logs[name].assign(self._first(value))
 
     def _first(self, value: Any) -> Any:

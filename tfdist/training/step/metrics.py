@@ -13,6 +13,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from tfdist.collectives.own_variable import own_variable
 from tfdist.errors import ConfigError
 from tfdist.strategy.kinds import public_name
 from tfdist.training.model.inspection import flat_metrics, overrides
@@ -73,7 +74,7 @@ class MetricTotals:
     def __init__(self, model: keras.Model) -> None:
         self._model = model
         self._of = list(model.metrics_variables)
-        self.variables = [tf.Variable(tf.zeros(v.shape, v.dtype)) for v in self._of]
+        self.variables = [own_variable(tf.zeros(v.shape, v.dtype)) for v in self._of]
         self._results: dict[Any, Any] = {}
 
     def reset(self) -> None:

@@ -9,6 +9,7 @@ import keras
 import tensorflow as tf
 
 from tfdist.collectives.layout import ReplicaLayout
+from tfdist.collectives.own_variable import own_variable
 from tfdist.collectives.replica_context import real_context
 from tfdist.collectives.transport import Transport
 from tfdist.strategy.kinds import kind_of
@@ -53,9 +54,9 @@ class AccumulatingUpdate:
         for device in devices[: layout.local_replicas]:
             with tf.device(device):
                 zeros = [tf.zeros(v.shape, v.dtype) for v in trainable]
-                self._sums.append([tf.Variable(zero, trainable=False) for zero in zeros])
-        self._weight = tf.Variable(0.0, trainable=False)
-        self._taken = tf.Variable(0, trainable=False)
+                self._sums.append([own_variable(zero) for zero in zeros])
+        self._weight = own_variable(0.0)
+        self._taken = own_variable(0)
         self._finish = compiled(self._update)
 
     def loss_scale(self) -> tf.Tensor | None:
