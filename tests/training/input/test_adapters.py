@@ -119,7 +119,10 @@ def test_data_that_reshuffles_goes_on_where_an_earlier_run_had_come():
         return tf.data.Dataset.from_tensor_slices(X).shuffle(10, seed=1).batch(10)
 
     feed, again = (make_feed(shuffled(), layout=ALONE) for _ in range(2))
-    orders = [feed.epoch(epoch).pop()[0].numpy().ravel().tolist() for epoch in range(3)]
+    orders = []
+    for epoch in range(3):
+        orders.append(feed.epoch(epoch).pop()[0].numpy().ravel().tolist())
+        feed.end_epoch()
     assert len({tuple(order) for order in orders}) == 3
     again.resume(0, 2, 0)
     assert again.epoch(2).pop()[0].numpy().ravel().tolist() == orders[2]

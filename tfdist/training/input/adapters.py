@@ -16,6 +16,7 @@ from tfdist.collectives.layout import ReplicaLayout
 from tfdist.errors import ConfigError
 from tfdist.runtime.log import LOGGER
 from tfdist.training.input.batch import rows_between, rows_of
+from tfdist.training.input.datasets import Readings
 from tfdist.training.input.feed import Feed
 
 _DEFAULT_BATCH = 32
@@ -55,11 +56,14 @@ def make_feed(
         ConfigError: The data is none of these, or an argument cannot be used with it.
     """
     arrays = ends = False
+    make: Callable[[int, int], tf.data.Dataset]
     peek: Callable[[], tf.data.Dataset] | None = None
     pass_over: Callable[[int], None] = lambda epochs: None  # noqa: E731
     end_epoch: Callable[[], None] = lambda: None  # noqa: E731
     if isinstance(x, tf.data.Dataset):
-        make, pass_over = _of_dataset(x)
+        readings = Readings(x, goes_on=steps is not None)
+        make, peek = readings.make, readings.peek
+        pass_over, end_epoch = readings.pass_over, readings.end_epoch
     elif isinstance(x, keras.utils.PyDataset):
         make, pass_over = _of_py_dataset(x)
         end_epoch = x.on_epoch_end
@@ -252,20 +256,6 @@ def _of_arrays(
         )
 
     return make
-
-
-def _of_dataset(
-    dataset: tf.data.Dataset,
-) -> tuple[Callable[[int, int], tf.data.Dataset], Callable[[int], None]]:
-    def make(epoch: int, first: int) -> tf.data.Dataset:
-        return dataset.skip(first) if first else dataset
-
-    def pass_over(epochs: int) -> None:
-        # Each iterator of a dataset that reshuffles takes the next seed from it.
-        for _ in range(epochs):
-            iter(dataset)
-
-    return make, pass_over
 
 
 def _of_generator(
