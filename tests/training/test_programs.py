@@ -22,11 +22,9 @@ from tests.training.programs.all_programs import PROGRAMS
 from tests.training.programs.table import MODULE, PATIENCE, STRATEGIES
 
 FULL = os.environ.get("TFDIST_CONFORMANCE") == "full"
-# Small, and of many kinds: draws, own steps, two optimizers, a refusal, numbers that must differ.
+# Small, and of many kinds: own steps, two optimizers, a refusal, numbers that must differ.
 SHORT = (
-    "mnist_convnet",
     "siamese_network",
-    "consistency_training",
     "vae",
     "wgan_gp",
     "collaborative_filtering_for_movielens",

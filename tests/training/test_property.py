@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 import tfdist
 from tfdist.errors import ConfigError
 
-EXAMPLES = int(os.environ.get("TFDIST_FUZZ", "8"))
+EXAMPLES = int(os.environ.get("TFDIST_FUZZ", "5"))
 TOLERANCE = 2e-5
 STEPS, WORDS, WIDTH, CLASSES = 4, 6, 5, 3
 
