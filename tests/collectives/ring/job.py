@@ -21,10 +21,8 @@ CASES: dict[str, dict[str, Any]] = {
     # Everything that travels: gradients, statistics, outputs for metrics.
     "plain": {"synchronized": True, "gathers": True},
     "float16": {"wire_dtype": "float16"},
-    "bfloat16": {"wire_dtype": "bfloat16", "run_eagerly": True},
     # Large enough for memory that is used again, of which optimizers keep parts.
     "wide": {"width": 700, "steps_per_call": 3, "optimizer": "adam"},
-    "wide and accumulated": {"width": 700, "steps_per_call": 3, "accumulate_steps": 2},
 }
 
 
