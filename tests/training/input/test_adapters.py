@@ -180,3 +180,12 @@ def test_a_generator_may_give_sparse_tensors():
         data, count = epoch.pop()
         found.append((tf.sparse.to_dense(data).numpy().tolist(), int(count)))
     assert found == [(dense[:2].tolist(), 2), (dense[2:].tolist(), 1)]
+
+
+@pytest.mark.parametrize("part", range(3))
+def test_ragged_and_sparse_tensors_are_no_arrays(part):
+    for tensor in (tf.ragged.constant([[1], [2, 3]]), tf.sparse.from_dense(np.eye(2))):
+        arrays = [np.ones((2, 1)) for _ in range(3)]
+        arrays[part] = tensor
+        with pytest.raises(ConfigError, match=f"^data: a {type(tensor).__name__} is given"):
+            make_feed(*arrays, layout=ALONE)

@@ -203,6 +203,12 @@ def _of_arrays(
     if sample_weight is not None:
         parts = (x, y, sample_weight)
     parts = _tuples(parts)
+    for leaf in tf.nest.flatten(parts):
+        if isinstance(leaf, (tf.RaggedTensor, tf.SparseTensor)):
+            raise ConfigError(
+                f"data: a {type(leaf).__name__} is given as an array, whose rows are not divided "
+                "among replicas; give tf.data.Dataset.from_tensor_slices(...).batch(32)"
+            )
     parts = tf.nest.map_structure(lambda a: a if tf.is_tensor(a) else np.asarray(a), parts)
     if any(a.ndim == 0 for a in tf.nest.flatten(parts)):
         raise ConfigError(
