@@ -206,3 +206,25 @@ def test_endless_data_without_steps(mirrored):
     refused(model, "steps_per_epoch", x=endless, y=None)
     refused(model, "batch_size", x=endless, y=None, batch_size=4)
     refused(model, "beside data", x=endless, y=Y)
+
+
+def test_a_step_that_takes_a_row_which_its_replica_does_not_have(mirrored):
+    import keras
+    import tensorflow as tf
+
+    class Sides(keras.Sequential):
+        """Takes batches of two sides, of any number of examples each."""
+
+        def train_step(self, data):
+            one, other = data[0], data[1]
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean((self(one) - self(other)) ** 2)
+            weights = self.trainable_variables
+            self.optimizer.apply(tape.gradient(loss, weights), weights)
+            return {"loss": loss}
+
+    with mirrored.scope():
+        model = Sides([keras.Input((3,)), keras.layers.Dense(1)])
+        model.compile("sgd")
+    data = tf.data.Dataset.from_tensors(np.ones((2, 4, 3), "float32")).repeat(2)
+    refused(model, "slice index 1", "first dimension", x=data, y=None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -10,8 +11,10 @@ import tensorflow as tf
 
 from tfdist.collectives.peer_errors import naming_peers
 from tfdist.collectives.process_group import CALLS
+from tfdist.errors import ConfigError
 from tfdist.training.input.check import unreadable
 
+_BEYOND = re.compile(r"slice index -?\d+ of dimension 0 out of bounds")
 _Method = TypeVar("_Method", bound=Callable[..., Any])
 
 
@@ -32,7 +35,9 @@ def plain_errors(method: _Method) -> _Method:
         try:
             return inner(self, *args, **kwargs)
         except tf.errors.OpError as error:
-            found = unreadable(error, self._feeds.sources)
+            found = unreadable(error, self._feeds.sources) or _beyond_its_slice(
+                error, self._group.layout.replicas
+            )
             if found is None:
                 raise
             raise found from error
@@ -40,3 +45,15 @@ def plain_errors(method: _Method) -> _Method:
             self._group.call = CALLS[0]
 
     return wrapped  # type: ignore[return-value]
+
+
+def _beyond_its_slice(error: tf.errors.OpError, replicas: int) -> ConfigError | None:
+    """Returns the error of a step that takes a row by its number which a replica does not have."""
+    found = _BEYOND.search(str(error))
+    if found is None or replicas == 1:
+        return None
+    return ConfigError(
+        f"the model's step takes a row that its part of a batch does not have ({found[0]}): the "
+        f"first dimension of the data is divided among {replicas} replicas; make it that of the "
+        "examples"
+    )

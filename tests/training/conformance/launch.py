@@ -28,13 +28,21 @@ class Run:
         where: A strategy, or none@N.
         features: Names of features.
         root: The checkout whose code and suite run.
+        module: The program of a process; it takes the arguments of `conformance.task`.
     """
 
     def __init__(
-        self, folder: Path, loop: str, where: str, features: Sequence[str], root: Path = ROOT
+        self,
+        folder: Path,
+        loop: str,
+        where: str,
+        features: Sequence[str],
+        root: Path = ROOT,
+        module: str = "tests.training.conformance.task",
     ) -> None:
         self.folder = folder
         self._root = root
+        self._module = module
         self.features = list(features)
         self.name = f"{loop} {where}"
         transport = os.environ.get("TFDIST_CONFORMANCE_TRANSPORT", "auto")
@@ -66,7 +74,7 @@ class Run:
     def _start(self, task: str, environment: dict[str, str], loop: str, where: str) -> None:
         log = self.folder / f"{task}.log"
         # Other tests may run beside it, and some of them have deadlines.
-        command = ["nice", "-n", "10", sys.executable, "-m", "tests.training.conformance.task"]
+        command = ["nice", "-n", "10", sys.executable, "-m", self._module]
         with log.open("wb") as output:
             process = subprocess.Popen(
                 [*command, str(self.folder), loop, where, *self.features],

@@ -70,7 +70,7 @@ class Setting:
 
     def dropout(self, rate: float, seed: int) -> keras.Layer:
         """Dropout that draws each replica's mask from that replica's seed."""
-        if self.reference and self.slices > 1:
+        if self.reference and self.slices > 1 and rate > 0:
             return SlicedDropout(self.slices, rate, seed=seed)
         return keras.layers.Dropout(rate, seed=seed)
 
@@ -221,10 +221,10 @@ class SlicedBatchNormalization(keras.layers.BatchNormalization):
         for number in range(self._slices):
             part = inputs[number * rows // self._slices : (number + 1) * rows // self._slices]
             mean, variance = tf.nn.moments(part, list(range(part.shape.rank - 1)))
-            parts.append(
-                (part - mean) * tf.math.rsqrt(variance + self.epsilon) * self.gamma + self.beta
-            )
-            share = tf.cast(tf.shape(part)[0], tf.float32) / tf.cast(rows, tf.float32)
+            part = (part - mean) * tf.math.rsqrt(variance + self.epsilon)
+            part = part * self.gamma if self.scale else part
+            parts.append(part + self.beta if self.center else part)
+            share = tf.cast(tf.shape(part)[0], part.dtype) / tf.cast(rows, part.dtype)
             for i, statistic in enumerate((mean, variance)):
                 moved = old[i] * self.momentum + statistic * (1.0 - self.momentum)
                 new[i] += tf.where(share > 0, share * moved, tf.zeros_like(moved))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 import warnings
+from collections.abc import Mapping
 from pathlib import Path
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -24,8 +25,14 @@ from tfdist.training.loops import parameter_server
 DEVICES = 2
 
 
-def main(folder: str, loop: str, where: str, *names: str) -> None:
-    """Runs the features one after another."""
+def main(
+    folder: str,
+    loop: str,
+    where: str,
+    *names: str,
+    table: Mapping[str, setting_module.Feature] = FEATURES,
+) -> None:
+    """Runs the features of the table one after another."""
     tf.get_logger().setLevel("ERROR")
     # A warning from our own code is a failure, as it is in pytest.
     warnings.filterwarnings("error", module=r"tfdist\.")
@@ -42,7 +49,7 @@ def main(folder: str, loop: str, where: str, *names: str) -> None:
     workers = len(cluster.jobs["worker"]) if name == "multi_worker_mirrored" else 1
     worker = cluster.task.index if name == "multi_worker_mirrored" else 0
     for feature_name in names:
-        feature = FEATURES[feature_name]
+        feature = table[feature_name]
         # With no batch under way while another is handed out, the workers take turns, and
         # their steps are those of one device.
         parameter_server._PER_WORKER = 2 if feature.asynchronous else 0

@@ -99,3 +99,131 @@ def test_a_model_whose_steps_do_without_call_and_loss_is_not_called(mirrored):
     build(model, mirrored, tensors((X, Y)))
     assert model.optimizer.built
     assert [tuple(v.shape) for v in model.second._trainable_variables] == [(3, 1), (1,)]
+
+
+class Pairs(keras.Model):
+    """A step of its own: what is called with is no x of (x, y)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        inputs = [keras.Input((3,), name=name) for name in ("one", "other")]
+        dense = keras.layers.Dense(1)
+        self.network = keras.Model(inputs, keras.layers.subtract([dense(i) for i in inputs]))
+
+    def call(self, both):
+        return self.network(both)
+
+    def train_step(self, data):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(self.network(data) ** 2)
+        weights = self.network.trainable_weights
+        self.optimizer.apply(tape.gradient(loss, weights), weights)
+        return {"loss": loss}
+
+
+def test_a_step_that_calls_a_network_on_all_of_its_data(mirrored):
+    with mirrored.scope():
+        model = Pairs()
+        model.compile("sgd")
+    before = model.network.get_weights()
+    history = tfdist.Trainer(model).fit(
+        tf.data.Dataset.from_tensor_slices((X, 2 * X)).batch(4), verbose=0
+    )
+    assert np.isfinite(history.history["loss"]).all()
+    assert not np.array_equal(before[0], model.network.get_weights()[0])
+
+
+class Student(keras.Model):
+    """Hands the compiled metrics what only its own step knows; it compiles no loss."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = dense()
+
+    def train_step(self, data):
+        (x, _), (_, y) = data
+        with tf.GradientTape() as tape:
+            said = self.inner(x)
+            loss = tf.reduce_mean((said - y) ** 2)
+        weights = self.inner.trainable_weights
+        self.optimizer.apply(tape.gradient(loss, weights), weights)
+        self._compile_metrics.update_state(y, said)
+        return self.get_metrics_result()
+
+
+def test_compiled_metrics_that_only_the_step_can_make(mirrored):
+    with mirrored.scope():
+        model = Student()
+        model.compile("sgd", metrics=["mae"])
+    error = np.abs(model.inner(X).numpy() - Y).mean()
+    data = tf.data.Dataset.from_tensor_slices(((X, Y), (X, Y))).batch(len(X))
+    history = tfdist.Trainer(model).fit(data, verbose=0)
+    assert history.history["mae"] == pytest.approx([error], rel=1e-5)
+
+
+class Regularized(keras.Model):
+    """Has a regularizer of a weight that is made when it is called."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last = keras.layers.Dense(1, kernel_regularizer=keras.regularizers.L2(0.1))
+
+    def call(self, x):
+        return self.last(x)
+
+
+def test_a_regularizer_of_a_weight_that_is_made_here(mirrored):
+    with mirrored.scope():
+        model = Regularized()
+        model.compile("sgd", "mse")
+    build(model, mirrored, tensors((X, Y)))
+    assert len(model.trainable_variables) == 2
+
+
+class Graph(keras.Model):
+    """Is called on what it holds; x of (x, y) says which rows of it are meant."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows = tf.constant(X)
+        self.last = keras.layers.Dense(1)
+
+    def call(self, inputs):
+        rows, factor = inputs
+        return factor * self.last(rows)
+
+    def train_step(self, data):
+        numbers, y = data
+        with tf.GradientTape() as tape:
+            said = tf.gather(self([self.rows, tf.constant(2.0)]), numbers)
+            loss = self.compute_loss(y=y, y_pred=said)
+        weights = self.trainable_weights
+        self.optimizer.apply(tape.gradient(loss, weights), weights)
+        return self.compute_metrics(numbers, y, said)
+
+
+def test_a_model_that_its_step_calls_on_something_else_than_x(mirrored):
+    with mirrored.scope():
+        model = Graph()
+        model.compile("sgd", "mse", metrics=["mae"])
+    data = (np.arange(len(X)), Y)
+    build(model, mirrored, tensors(data))
+    before = model.get_weights()
+    assert all(mirrored.extended.variable_created_in_scope(v.value) for v in model.weights)
+    error = np.abs(2 * (X @ before[0] + before[1]) - Y).mean()
+    history = tfdist.Trainer(model).fit(*data, batch_size=len(X), verbose=0)
+    assert history.history["mae"] == pytest.approx([error], rel=1e-5)
+    assert not np.array_equal(before[0], model.get_weights()[0])
+
+
+class Failing(Graph):
+    def call(self, inputs):
+        raise ZeroDivisionError("in call")
+
+
+def test_a_call_that_fails_tells_its_own_error(mirrored):
+    with mirrored.scope():
+        model = Failing()
+        model.compile("sgd", "mse")
+    with pytest.raises(ZeroDivisionError, match="in call"):
+        build(model, mirrored, tensors((X, Y)))

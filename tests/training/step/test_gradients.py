@@ -57,3 +57,23 @@ def test_sparse_gradients_are_joined_too_and_without_assignments_left_alone():
     assert isinstance(alone, tf.IndexedSlices)
     (both,) = sparse.through_assignments(tape, loss, [value], [table], [(table, later)])
     np.testing.assert_array_equal(both, [[0.0], [3.0]])
+
+
+def test_which_places_are_the_same_on_all_replicas():
+    import tensorflow as tf
+
+    found = {}
+
+    @tf.function(input_signature=[tf.TensorSpec((None, 4), tf.int32)])
+    def trace(words):
+        found["words"] = sparse.is_constant(words)
+        found["words, flat"] = sparse.is_constant(tf.reshape(words, (-1,)))
+        found["rows"] = sparse.is_constant(tf.range(tf.shape(words)[0]))
+        found["places"] = sparse.is_constant(tf.range(words.shape[1]))
+        found["places, flat"] = sparse.is_constant(tf.reshape(tf.range(4), (-1,)))
+        found["drawn"] = sparse.is_constant(tf.random.uniform((4,), maxval=4, dtype=tf.int32))
+        return words
+
+    trace.get_concrete_function()
+    assert [name for name, constant in found.items() if constant] == ["places", "places, flat"]
+    assert not sparse.is_constant(tf.constant([1]))  # Eagerly, it cannot be told.

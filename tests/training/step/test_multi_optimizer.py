@@ -89,7 +89,7 @@ def test_two_replicas_update_to_what_one_device_does(devices, nominal):
     at = [id(v) for v in model.metrics_variables].index(id(model.loss_tracker.total))
     total, count = added([one.metrics, two.metrics])[at : at + 2]
     assert total / count == pytest.approx(float(loss), rel=1e-5)
-    assert (one.gradients, one.state, step.changed) == ([], [], [])
+    assert (one.gradients, one.state, step.changed["train"]) == ([], [], [])
     assert [number(o.iterations) for o in all_optimizers(model)] == [0, 0]
     assert all("apply" not in vars(optimizer) for optimizer in all_optimizers(model))
 

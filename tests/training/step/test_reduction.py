@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -34,7 +37,9 @@ def reduce(strategy, nominal: int, flags: WorkerFlags, **options) -> list[Reduce
         number = int(tf.get_static_value(real_context().replica_id_in_sync_group))
         own = tf.constant(number + 1.0)
         count = tf.constant(COUNTS[number])
-        sparse = tf.IndexedSlices(own[None, None], tf.constant([number]), tf.constant([2, 1]))
+        # A place that the data says: constants are the same on all replicas.
+        place = tf.random.uniform([1], number, number + 1, dtype=tf.int32)
+        sparse = tf.IndexedSlices(own[None, None], place, tf.constant([2, 1]))
         gradients = [own[None], None, sparse, tf.cast(own, tf.float16)]
         output = ReplicaOutput(
             gradients,
@@ -83,3 +88,32 @@ def test_what_one_replica_has_is_all_there_is(devices):
     assert (one.state[1].tolist(), int(one.state[0])) == ([1.0, 1.0], 5)
     assert float(one.updated[0]) == 6.0
     assert one.weight == pytest.approx(0.3)
+
+
+class Positions(keras.Model):
+    """Adds an embedding of each word's position, the same places for all rows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = keras.layers.Embedding(9, 3)
+        self.positions = keras.layers.Embedding(5, 3)
+        self.last = keras.layers.Dense(1)
+
+    def call(self, x):
+        return self.last(self.words(x) + self.positions(keras.ops.arange(0, 5)))
+
+
+def test_values_for_constant_places_are_added_up(devices):
+    words = np.arange(40).reshape(8, 5) % 9
+    targets = np.sin(words)[..., None]
+    fitted = []
+    for strategy in (None, tfdist.mirrored_strategy(devices[:2])):
+        keras.utils.set_random_seed(1)
+        with strategy.scope() if strategy else contextlib.nullcontext():
+            model = Positions()
+            model.compile(keras.optimizers.Adam(0.1), "mse")
+        fit = tfdist.Trainer(model).fit if strategy else model.fit
+        fit(words, targets, batch_size=8, epochs=3, shuffle=False, verbose=0)
+        fitted.append(model.get_weights())
+    for one, two in zip(*fitted, strict=True):
+        np.testing.assert_allclose(one, two, atol=1e-5)

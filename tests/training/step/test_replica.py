@@ -91,7 +91,7 @@ def test_statistics_are_those_of_each_slice_and_are_told_beside_their_variables(
     model = built(strategy, make)
     step = step_of(strategy, model)
     outputs = train(strategy, step)
-    assert step.changed == [model.layers[0].moving_mean, model.layers[0].moving_variance]
+    assert step.changed["train"] == [model.layers[0].moving_mean, model.layers[0].moving_variance]
     for output, part in zip(outputs, (X[:3], X[3:]), strict=True):
         close(output.state, [part.mean(0) / 2, 0.5 + part.var(0) / 2])
     assert not model.layers[0].moving_mean.numpy().any()
@@ -133,7 +133,7 @@ def test_testing_and_predicting_leave_dropout_out_and_go_by_the_models_own_steps
 
     def replica() -> tuple:
         piece = slicer((tensors((X, Y)), 7))
-        return step.test(piece), step.predict(piece.data)
+        return step.test(piece), step.predict(piece)[0]
 
     with step.intercepting():
         (one, first), (two, second) = on_each(strategy, replica)

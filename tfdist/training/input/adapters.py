@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import inspect
 import itertools
 from collections.abc import Callable, Iterator
@@ -13,10 +14,14 @@ import tensorflow as tf
 
 from tfdist.collectives.layout import ReplicaLayout
 from tfdist.errors import ConfigError
+from tfdist.runtime.log import LOGGER
 from tfdist.training.input.batch import rows_between, rows_of
+from tfdist.training.input.datasets import Readings
 from tfdist.training.input.feed import Feed
 
 _DEFAULT_BATCH = 32
+# As many elements as Keras looks at to see which dimensions vary.
+_LOOKED_AT = 2
 
 
 def make_feed(
@@ -50,12 +55,15 @@ def make_feed(
     Raises:
         ConfigError: The data is none of these, or an argument cannot be used with it.
     """
-    arrays = False
+    arrays = ends = False
+    make: Callable[[int, int], tf.data.Dataset]
     peek: Callable[[], tf.data.Dataset] | None = None
     pass_over: Callable[[int], None] = lambda epochs: None  # noqa: E731
     end_epoch: Callable[[], None] = lambda: None  # noqa: E731
     if isinstance(x, tf.data.Dataset):
-        make, pass_over = _of_dataset(x)
+        readings = Readings(x, goes_on=steps is not None)
+        make, peek = readings.make, readings.peek
+        pass_over, end_epoch = readings.pass_over, readings.end_epoch
     elif isinstance(x, keras.utils.PyDataset):
         make, pass_over = _of_py_dataset(x)
         end_epoch = x.on_epoch_end
@@ -63,6 +71,7 @@ def make_feed(
         return _of_function(x, layout, class_weight, steps)
     elif inspect.isgenerator(x) or (isinstance(x, Iterator) and not hasattr(x, "__array__")):
         make, peek = _of_generator(x)
+        ends = True
     else:
         arrays = True
         make = _of_arrays(x, y, sample_weight, batch_size or _DEFAULT_BATCH, shuffle, seed)
@@ -96,6 +105,7 @@ def make_feed(
         sample=sample,
         pass_over=pass_over,
         end_epoch=end_epoch,
+        ends=ends,
     )
 
 
@@ -203,28 +213,36 @@ def _of_arrays(
     if sample_weight is not None:
         parts = (x, y, sample_weight)
     parts = _tuples(parts)
-    for leaf in tf.nest.flatten(parts):
-        if isinstance(leaf, (tf.RaggedTensor, tf.SparseTensor)):
-            raise ConfigError(
-                f"data: a {type(leaf).__name__} is given as an array, whose rows are not divided "
-                "among replicas; give tf.data.Dataset.from_tensor_slices(...).batch(32)"
-            )
-    parts = tf.nest.map_structure(lambda a: a if tf.is_tensor(a) else np.asarray(a), parts)
-    if any(a.ndim == 0 for a in tf.nest.flatten(parts)):
+    parts = tf.nest.map_structure(
+        lambda a: a if a is None or tf.is_tensor(a) else np.asarray(a), parts
+    )
+    arrays = [a for a in tf.nest.flatten(parts) if a is not None]
+    if any(isinstance(a, (tf.SparseTensor, tf.RaggedTensor)) for a in arrays):
+        raise ConfigError(
+            "data: a sparse or ragged tensor is given, whose rows cannot be picked one by one; "
+            "give tf.data.Dataset.from_tensor_slices(tensors).batch(n)"
+        )
+    if any(a.ndim == 0 for a in arrays):
         raise ConfigError(
             "data: a list of numbers or a number is given; allowed: arrays with a row for each "
             "example (numpy.array(...))"
         )
-    lengths = {int(a.shape[0]) for a in tf.nest.flatten(parts)}
+    lengths = {int(a.shape[0]) for a in arrays}
     if len(lengths) != 1:
         raise ConfigError(
             f"data: the arrays have {' and '.join(map(str, sorted(lengths)))} rows; "
             "allowed: the same number in all"
         )
     (length,) = lengths
-    tensors = tf.nest.map_structure(
-        lambda a: tf.convert_to_tensor(a, tf.float32 if a.dtype == np.float64 else None), parts
-    )
+
+    def tensor(array: Any) -> tf.Tensor | None:
+        if array is None:
+            return None
+        # As in Keras.
+        kept = keras.config.floatx() if array.dtype == np.float64 else None
+        return tf.convert_to_tensor(array, kept)
+
+    tensors = tf.nest.map_structure(tensor, parts)
 
     def make(epoch: int, first: int) -> tf.data.Dataset:
         order = np.arange(length)
@@ -232,50 +250,45 @@ def _of_arrays(
             order = np.random.default_rng((seed, epoch)).permutation(length)
         indices = tf.data.Dataset.from_tensor_slices(order[first * batch :]).batch(batch)
         return indices.map(
-            lambda rows: tf.nest.map_structure(lambda t: tf.gather(t, rows), tensors)
+            lambda rows: tf.nest.map_structure(
+                lambda t: None if t is None else tf.gather(t, rows), tensors
+            )
         )
 
     return make
-
-
-def _of_dataset(
-    dataset: tf.data.Dataset,
-) -> tuple[Callable[[int, int], tf.data.Dataset], Callable[[int], None]]:
-    def make(epoch: int, first: int) -> tf.data.Dataset:
-        return dataset.skip(first) if first else dataset
-
-    def pass_over(epochs: int) -> None:
-        # Each iterator of a dataset that reshuffles takes the next seed from it.
-        for _ in range(epochs):
-            iter(dataset)
-
-    return make, pass_over
 
 
 def _of_generator(
     generator: Iterator[Any],
 ) -> tuple[Callable[[int, int], tf.data.Dataset], Callable[[], tf.data.Dataset]]:
     """Returns datasets of the generator's remaining elements, and one of its first element."""
-    first = _tuples(next(generator))
-    used = False
+    first = [_tuples(element) for element in itertools.islice(generator, _LOOKED_AT)]
+    if not first:
+        raise ConfigError("data: the generator has no batch; give at least one example")
+    waiting = collections.deque(first)
+    signature = _signature(*first)
 
     def make(epoch: int, first_batch: int) -> tf.data.Dataset:
-        nonlocal used
-        rest = itertools.chain([] if used else [first], map(_tuples, generator))
+        def rest() -> Iterator[Any]:
+            ended = True
+            while waiting:
+                ended = False
+                yield waiting.popleft()
+            for element in generator:
+                ended = False
+                yield _tuples(element)
+            if ended:
+                LOGGER.warning(
+                    "data: the generator has ended, so there is nothing for epoch %d; give "
+                    "steps_per_epoch, or a keras.utils.PyDataset",
+                    epoch + 1,
+                )
 
-        def mark() -> Iterator[Any]:
-            nonlocal used
-            for element in rest:
-                used = True
-                yield element
-
-        dataset = tf.data.Dataset.from_generator(mark, output_signature=_signature(first))
+        dataset = tf.data.Dataset.from_generator(rest, output_signature=signature)
         return dataset.skip(first_batch) if first_batch else dataset
 
     def peek() -> tf.data.Dataset:
-        return tf.data.Dataset.from_generator(
-            lambda: iter([first]), output_signature=_signature(first)
-        )
+        return tf.data.Dataset.from_generator(lambda: iter(first[:1]), output_signature=signature)
 
     return make, peek
 
@@ -283,8 +296,11 @@ def _of_generator(
 def _of_py_dataset(
     data: keras.utils.PyDataset,
 ) -> tuple[Callable[[int, int], tf.data.Dataset], Callable[[int], None]]:
-    first = _tuples(data[0])
     length = data.num_batches
+    looked_at = _LOOKED_AT if length is None else min(_LOOKED_AT, length)
+    if not looked_at:
+        raise ConfigError("data: the PyDataset has no batch; give at least one example")
+    signature = _signature(*(_tuples(data[index]) for index in range(looked_at)))
 
     def make(epoch: int, first_batch: int) -> tf.data.Dataset:
         def batches() -> Iterator[Any]:
@@ -292,7 +308,7 @@ def _of_py_dataset(
             for index in counter if length is None else range(first_batch, length):
                 yield _tuples(data[index])
 
-        dataset = tf.data.Dataset.from_generator(batches, output_signature=_signature(first))
+        dataset = tf.data.Dataset.from_generator(batches, output_signature=signature)
         if length is not None:
             left = max(0, length - first_batch)
             dataset = dataset.apply(tf.data.experimental.assert_cardinality(left))
@@ -314,15 +330,21 @@ def _tuples(element: Any) -> Any:
     return element
 
 
-def _signature(element: Any) -> Any:
-    def spec(leaf: Any) -> tf.TypeSpec:
-        if isinstance(leaf, tf.SparseTensor):
-            return tf.SparseTensorSpec([None, *leaf.shape[1:]], leaf.dtype)
-        array = np.asarray(leaf)
-        dtype = np.float32 if array.dtype == np.float64 else array.dtype
-        return tf.TensorSpec([None, *array.shape[1:]], dtype)
+def _signature(*elements: Any) -> Any:
+    """What elements have in common: a dimension that differs between them is unknown."""
 
-    return tf.nest.map_structure(spec, element)
+    def spec(*leaves: Any) -> tf.TypeSpec:
+        sparse = isinstance(leaves[0], tf.SparseTensor)
+        arrays = leaves if sparse else [np.asarray(leaf) for leaf in leaves]
+        shapes = [tuple(array.shape)[1:] for array in arrays]
+        dims = [sizes[0] if len(set(sizes)) == 1 else None for sizes in zip(*shapes, strict=False)]
+        dtype = arrays[0].dtype
+        if sparse:
+            return tf.SparseTensorSpec([None, *dims], dtype)
+        dtype = keras.config.floatx() if dtype == np.float64 else dtype
+        return tf.TensorSpec([None, *dims], dtype)
+
+    return tf.nest.map_structure(spec, *elements)
 
 
 def with_class_weight(

@@ -94,6 +94,7 @@ class Feed:
         pass_over: Skips a number of epochs, where the order of an epoch depends on the number of
             earlier reads.
         end_epoch: Called after each epoch.
+        ends: Whether the data can be read once only, so that a later epoch may have nothing.
 
     Attributes:
         rows: Rows of the first element, once `sample` was called: the global batch if `whole`.
@@ -110,11 +111,14 @@ class Feed:
         sample: Callable[[], tf.data.Dataset] | None = None,
         pass_over: Callable[[int], None] = lambda epochs: None,
         end_epoch: Callable[[], None] = lambda: None,
+        ends: bool = False,
     ) -> None:
         self._make = make
         self._make_sample = sample or (lambda: make(0, 0))
         self._pass_over = pass_over
         self.end_epoch = end_epoch
+        self._ends = ends
+        self._begun = False
         self.rows = 0
         self.first_batch: Any = None
         self.whole = whole
@@ -199,7 +203,10 @@ class Feed:
             raise ConfigError(
                 "data: it repeats forever; give steps_per_epoch (or steps) to say where it ends"
             )
-        return Epoch(iter(dataset.prefetch(tf.data.AUTOTUNE)), steps)
+        begun = Epoch(iter(dataset.prefetch(tf.data.AUTOTUNE)), steps)
+        begun.may_be_empty = self._ends and self._begun
+        self._begun = True
+        return begun
 
     def _start_continued(self, number: int, first: int) -> None:
         dataset = self._make(number, first)

@@ -22,7 +22,7 @@ from tfdist.training.input.feed import Epoch
 from tfdist.training.loops.base import Loop, Progress, plain
 from tfdist.training.model.inspection import compiled_optimizer
 from tfdist.training.step.metrics import MetricTotals, add_up, check_gathering
-from tfdist.training.step.replica import ReplicaOutput
+from tfdist.training.step.replica import PREDICT, TEST, TRAIN, ReplicaOutput
 from tfdist.training.step.select import make_step
 from tfdist.training.step.slicing import Slice
 from tfdist.training.update.apply import OptimizerUpdate, PlainUpdate
@@ -180,8 +180,7 @@ class ParameterServerLoop(Loop):
 
         with self._step.intercepting():
             output = ReplicaOutput(*self._strategy.run(replica))
-        for variable, value in zip(self._step.changed, output.state, strict=True):
-            variable.value.assign(value)
+        self._assign(TRAIN, output.state)
         finite = self._optimize(output.gradients, step)
         return output.metrics, output.logs, self._without_gaps(output.outputs), finite
 
@@ -189,10 +188,18 @@ class ParameterServerLoop(Loop):
         piece = _whole(data)
         with self._step.intercepting():
             output = ReplicaOutput(*self._strategy.run(lambda: self._step.test(piece)))
+        self._assign(TEST, output.state)
         return output.metrics, output.logs, self._without_gaps(output.outputs), tf.constant(True)
 
     def _predict_batch(self, data: Any) -> Any:
-        return self._strategy.run(self._step.predict, args=(loosen(data),))
+        piece = _whole(data)
+        outputs, state = self._strategy.run(lambda: self._step.predict(piece))
+        self._assign(PREDICT, state)
+        return outputs
+
+    def _assign(self, doing: str, state: list[Any]) -> None:
+        for variable, value in zip(self._step.changed[doing], state, strict=True):
+            variable.value.assign(value)
 
     def _without_gaps(self, outputs: Any) -> list[tf.Tensor]:
         """Returns outputs as a list without None, which a worker cannot send."""

@@ -21,7 +21,7 @@ from tfdist.training.loops.base import Loop, Progress, plain
 from tfdist.training.step.metrics import MetricTotals
 from tfdist.training.step.recording import MetricRecording, first_rows
 from tfdist.training.step.reduction import Reduced, Reduction
-from tfdist.training.step.replica import ReplicaStep
+from tfdist.training.step.replica import PREDICT, TEST, TRAIN, ReplicaStep
 from tfdist.training.step.slicing import Slicer
 from tfdist.training.update.base import Update
 
@@ -166,19 +166,24 @@ class SynchronousLoop(Loop):
         with self._step.intercepting():
             reduced = Reduced(*self._strategy.run(self._train_on_replica, args=(element,)))
         self._record(reduced, training=True)
-        for variable, value in zip(self._step.changed, reduced.state, strict=True):
-            variable.value.assign(self._first(value))
+        self._assign(TRAIN, reduced.state)
         self.update.apply(reduced)
 
     def _test_element(self, element: Any) -> None:
         with self._step.intercepting():
             reduced = Reduced(*self._strategy.run(self._test_on_replica, args=(element,)))
         self._record(reduced, training=False)
+        self._assign(TEST, reduced.state)
 
     def _predict_element(self, element: Any) -> Any:
         with self._step.intercepting():
-            outputs = self._strategy.run(self._predict_on_replica, args=(element,))
+            outputs, state = self._strategy.run(self._predict_on_replica, args=(element,))
+        self._assign(PREDICT, state)
         return tf.nest.map_structure(self._concatenate, outputs)
+
+    def _assign(self, doing: str, state: list[Any]) -> None:
+        for variable, value in zip(self._step.changed[doing], state, strict=True):
+            variable.value.assign(self._first(value))
 
     def _record(self, reduced: Reduced, *, training: bool) -> None:
         self._recording.record([self._first(value) for value in reduced.metrics])
@@ -215,8 +220,11 @@ class SynchronousLoop(Loop):
 
     def _predict_replica(self, element: Any) -> Any:
         piece = self._slicer(element)
-        outputs = first_rows(self._step.predict(piece.data), piece.count)
-        return self._transport.gather(outputs) if self._layout.workers > 1 else outputs
+        outputs, state = self._step.predict(piece)
+        outputs = first_rows(outputs, piece.count)
+        if self._layout.workers > 1:
+            outputs = self._transport.gather(outputs)
+        return outputs, self._reduction.state(state, piece.weight)
 
 
 def _repeat(times: tf.Tensor, body: Callable[[], None]) -> None:

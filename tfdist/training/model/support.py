@@ -39,11 +39,11 @@ def check(
         _check_several_optimizers(model, strategy)
     if strategy.num_replicas_in_sync > 1:
         _check_losses(model, strategy)
-    _check_stateful(model, strategy)
+    _check_rows(model, strategy)
     _check_scope(model, strategy)
 
 
-def _check_stateful(model: keras.Model, strategy: tf.distribute.Strategy) -> None:
+def _check_rows(model: keras.Model, strategy: tf.distribute.Strategy) -> None:
     if strategy.num_replicas_in_sync == 1 and kind_of(strategy).is_synchronous:
         return
     for layer in model._flatten_layers():
@@ -72,6 +72,11 @@ def _check_optimizer(model: keras.Model, strategy: tf.distribute.Strategy) -> No
                     f"optimizer.{argument}: {type(optimizer).__name__} applies it to the weights "
                     f"in its own way, which {name} cannot follow; use {argument}=None, or AdamW"
                 )
+    if type(optimizer).__name__ == "ScheduleFreeAdamW" and kind_of(strategy).name != "default":
+        raise ConfigError(
+            f"optimizer: ScheduleFreeAdamW of Keras {keras.__version__} computes other updates "
+            f"inside {name} than outside of a strategy; use AdamW, or one device"
+        )
     own_update = type(optimizer)._backend_update_step
     if (
         own_update is not keras.optimizers.Optimizer._backend_update_step

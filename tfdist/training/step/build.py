@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import keras
 import tensorflow as tf
 
+from tfdist.errors import ConfigError
 from tfdist.training.input.batch import rows_between
 from tfdist.training.model.inspection import overrides
-from tfdist.training.step.multi_optimizer import build_optimizers
+from tfdist.training.step.multi_optimizer import build_optimizers, rehearse
 
 
 def build(model: keras.Model, strategy: tf.distribute.Strategy, sample: Any) -> None:
@@ -20,37 +22,124 @@ def build(model: keras.Model, strategy: tf.distribute.Strategy, sample: Any) -> 
         strategy: The strategy it is to train under.
         sample: A batch: x, (x, y) or (x, y, sample_weight); one row is used.
     """
-    x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(rows_between(sample, 0, 1))
+    row = rows_between(sample, 0, 1)
+    x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(row)
+    y_pred = None
     with strategy.scope():
-        y_pred = None
-        judged = y is not None and model.compiled and overrides(model, "call")
-        if judged or _lacks_variables(model):
-            y_pred = model(x)
+        if _lacks_variables(model):
+            _make_variables(model, x, row)
+        if y is not None and model.compiled and overrides(model, "call"):
+            y_pred = _output(model, x)
         optimizer = getattr(model, "optimizer", None)
         if optimizer is not None and not optimizer.built:
             optimizer.build(model.trainable_variables)
     # A model whose own steps do without a compiled loss makes its metrics itself.
-    if (
-        y is not None
-        and model.compiled
-        and (model.loss is not None or overrides(model, "compute_loss"))
-    ):
-        # Keras makes the variables of compiled losses and metrics when it first sees outputs.
-        # They need no place in the strategy: the replicas' sums are kept elsewhere.
-        model.compute_loss(x=x, y=y, y_pred=y_pred, sample_weight=sample_weight)
-        # To read or assign metrics that have one would be a collective of all workers.
-        there = [(v, tf.zeros(v.shape, v.dtype)) for v in model.metrics_variables]
-        model.get_metrics_result = dict
+    if y_pred is not None and (model.loss is not None or overrides(model, "compute_loss")):
+        _make_losses_and_metrics(model, x, y, y_pred, sample_weight)
+    build_optimizers(model, strategy, row)
+    _make_metrics_of_its_step(model, row)
+
+
+def _make_variables(model: keras.Model, x: Any, row: Any) -> None:
+    """Makes the model's variables as Keras does, without running it: its state stays as it is.
+
+    Raises:
+        ConfigError: It takes batches of one size only, or its own step calls it otherwise.
+    """
+    try:
+        keras.src.backend.compute_output_spec(model, x)
+        model._clear_losses()
+    except Exception:  # Some models run only.
         try:
-            with keras.StatelessScope(there):
-                model.compute_metrics(x, y, y_pred, sample_weight=sample_weight)
-        finally:
-            del model.get_metrics_result
-    build_optimizers(model, strategy, rows_between(sample, 0, 1))
+            model(x)
+        except Exception as error:
+            if not _is_made_by_its_step(model, row):
+                raise _reason(model) or error from error
+
+
+def _is_made_by_its_step(model: keras.Model, row: Any) -> bool:
+    """Makes the variables by the model's own `train_step`; returns whether that could be done.
+
+    The step may call the model on something else than x of (x, y), such as a graph it holds. It
+    may well fail later, as no tape knows weights that are being made.
+    """
+    if not overrides(model, "train_step") or getattr(model, "optimizer", None) is None:
+        return False
+    with contextlib.suppress(Exception):
+        rehearse(model, row)
+    return not _lacks_variables(model)
+
+
+def _output(model: keras.Model, x: Any) -> Any:
+    """The model's output for one row; what it changes meanwhile is forgotten.
+
+    Returns:
+        None where only its own step knows how it is called.
+    """
+    try:
+        with keras.StatelessScope():
+            return model(x)
+    except Exception as error:
+        if overrides(model, "train_step"):
+            return None
+        raise _reason(model) or error from error
+
+
+def _reason(model: keras.Model) -> ConfigError | None:
+    """Why a model cannot be called with one row of the data, as far as that is known."""
+    for tensor in keras.tree.flatten(getattr(model, "inputs", None) or ()):
+        if tensor.shape[0] is not None:
+            return ConfigError(
+                f"input {tensor.name!r}: it is made for batches of {tensor.shape[0]} rows, which "
+                "are divided among the replicas; make it with keras.Input(shape), for any number "
+                "of rows"
+            )
+    return None
+
+
+def _make_losses_and_metrics(
+    model: keras.Model, x: Any, y: Any, y_pred: Any, sample_weight: Any
+) -> None:
+    """Makes the variables of compiled losses and metrics, which Keras does at the first output.
+
+    They need no place in the strategy: the replicas' sums are kept elsewhere. To read or assign
+    metrics that have one would be a collective of all workers, so nothing does.
+    """
+    model.compute_loss(x=x, y=y, y_pred=y_pred, sample_weight=sample_weight)
+    there = [(v, tf.zeros(v.shape, v.dtype)) for v in model.metrics_variables]
+    model.get_metrics_result = dict
+    try:
+        with keras.StatelessScope(there):
+            model.compute_metrics(x, y, y_pred, sample_weight=sample_weight)
+    finally:
+        del model.get_metrics_result
+
+
+def _make_metrics_of_its_step(model: keras.Model, row: Any) -> None:
+    """Makes compiled metrics to which only the model's own step hands something.
+
+    Raises:
+        ConfigError: That could not be done.
+    """
+    metrics = getattr(model, "_compile_metrics", None)
+    if metrics is None or metrics.built or not overrides(model, "train_step"):
+        return
+    # Where the step fails, the loop's tracing of it will fail with the same error.
+    with contextlib.suppress(Exception):
+        rehearse(model, row)
+    if not metrics.built and not overrides(model, "call"):
+        raise ConfigError(
+            f"{type(model).__name__}: its compiled metrics cannot be made before training, as it "
+            "has no call; make them in __init__ (self.mae = keras.metrics...) and update them in "
+            "its steps"
+        )
 
 
 def _lacks_variables(model: keras.Model) -> bool:
     """Returns whether a part of the model still needs an input to make its variables."""
     if not overrides(model, "call"):
         return False  # Its own steps call its parts.
+    if overrides(model, "train_step") and not overrides(model, "build"):
+        # What it calls itself with, its own steps know; x of (x, y) may be something else.
+        return any(not layer.built for layer in model.layers)
     return not model.built or any(not layer.built for layer in model.layers)

@@ -8,6 +8,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+_OF_SHAPES = ("Shape", "Size", "Rank")
+
 
 def multiply(gradient: Any, by: tf.Tensor) -> Any:
     """Multiplies a gradient by a scalar."""
@@ -17,6 +19,29 @@ def multiply(gradient: Any, by: tf.Tensor) -> Any:
 def divide(gradient: Any, by: tf.Tensor) -> Any:
     """Divides a gradient by a scalar."""
     return _on_values(lambda values: values / tf.cast(by, values.dtype), gradient)
+
+
+def is_constant(tensor: tf.Tensor) -> bool:
+    """Whether a tensor of a graph is made of constants alone, so that all replicas have the same.
+
+    Args:
+        tensor: Any tensor; of one computed eagerly it cannot be told, and the answer is no.
+    """
+    if not isinstance(getattr(tensor, "graph", None), tf.Graph):
+        return False
+    seen: set[int] = set()
+    stack = [tensor.op]
+    while stack:
+        operation = stack.pop()
+        if id(operation) in seen:
+            continue
+        seen.add(id(operation))
+        if operation.op_def.is_stateful or not (operation.inputs or operation.type == "Const"):
+            return False
+        if operation.type in _OF_SHAPES and operation.inputs[0].shape.is_fully_defined():
+            continue
+        stack.extend(source.op for source in operation.inputs)
+    return True
 
 
 def through_assignments(

@@ -28,7 +28,7 @@ from tfdist.training.model.inspection import (
     optimizers_beside,
 )
 from tfdist.training.step.gradients import divide, multiply
-from tfdist.training.step.replica import ReplicaOutput, ReplicaStep
+from tfdist.training.step.replica import TRAIN, ReplicaOutput, ReplicaStep
 from tfdist.training.step.slicing import Slice
 from tfdist.training.step.stateless_scope import StepScope
 
@@ -113,7 +113,7 @@ class MultiOptimizerStep(ReplicaStep):
         for variable, value in assigned:
             scope.account_for(variable, value)
         self.updated = [variable for variable, _ in assigned]
-        self.changed, state = scope.changed_state(piece.count)
+        self.changed[TRAIN], state = scope.changed_state(piece.count)
         grown, extra = self._metrics_and_logs(scope, logs, piece, training=True)
         return ReplicaOutput([], grown, state, extra, None, [value for _, value in assigned])
 
@@ -207,6 +207,23 @@ def build_optimizers(model: keras.Model, strategy: tf.distribute.Strategy, data:
     beside = [o for o in optimizers_beside(model) if not o.built]
     if not beside or not has_several_optimizers(model):
         return
+    handed = rehearse(model, data)
+    with strategy.scope():
+        for optimizer in beside:
+            if id(optimizer) in handed:
+                optimizer.build(handed[id(optimizer)])
+
+
+def rehearse(model: keras.Model, data: Any) -> dict[int, list[keras.Variable]]:
+    """Runs a model's own `train_step` with nothing assigned; makes what it makes when first run.
+
+    Args:
+        model: The model, whose own variables are built.
+        data: A row of data, as `train_step` takes it.
+
+    Returns:
+        The weights that each optimizer is handed, by the optimizer's identity.
+    """
     handed: dict[int, list[keras.Variable]] = {}
 
     def note(optimizer: Any, grads: Any, trainable_variables: Any = None) -> None:
@@ -217,7 +234,4 @@ def build_optimizers(model: keras.Model, strategy: tf.distribute.Strategy, data:
     scope = keras.StatelessScope(mapping, collect_losses=True)
     with _standing_in(all_optimizers(model), note), scope:
         model.train_step(data)
-    with strategy.scope():
-        for optimizer in beside:
-            if id(optimizer) in handed:
-                optimizer.build(handed[id(optimizer)])
+    return handed

@@ -12,7 +12,7 @@ from tfdist.collectives.replica_context import real_context
 from tfdist.errors import ConfigError
 from tfdist.training.step.capture import CapturedGradients
 from tfdist.training.step.gradients import multiply
-from tfdist.training.step.replica import ReplicaOutput, ReplicaStep
+from tfdist.training.step.replica import TRAIN, ReplicaOutput, ReplicaStep
 from tfdist.training.step.slicing import Slice
 from tfdist.training.step.stateless_scope import StepScope
 
@@ -61,7 +61,7 @@ class OwnStep(ReplicaStep):
         gradients, scaled_by = self._captured.take(self.variables.trainable)
         factor = piece.weight if loss_scale is None else piece.weight * loss_scale / scaled_by
         gradients = [multiply(gradient, factor) for gradient in gradients]
-        state = self._changed_state(scope, piece)
+        state = self._changed_state(scope, piece, TRAIN)
         grown, extra = self._metrics_and_logs(scope, logs, piece, training=True)
         return ReplicaOutput(gradients, grown, state, extra, None)
 

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import tensorflow as tf
 
 from tfdist.collectives.transport import Transport
+from tfdist.errors import ConfigError
 from tfdist.training.step.metrics import MetricTotals
 from tfdist.training.step.replica import ReplicaOutput, ReplicaStep
 from tfdist.training.step.slicing import Slice
@@ -107,5 +108,18 @@ class Gathered:
 
 
 def first_rows(outputs: Any, count: tf.Tensor) -> Any:
-    """Returns the outputs of the slice's own rows, without that of a replacement row."""
-    return tf.nest.map_structure(lambda v: None if v is None else v[:count], outputs)
+    """Returns the outputs of the slice's own rows, without that of a replacement row.
+
+    Raises:
+        ConfigError: An output is sparse or ragged, and cannot be put together from the replicas'.
+    """
+
+    def rows(value: Any) -> Any:
+        if isinstance(value, (tf.SparseTensor, tf.RaggedTensor)):
+            raise ConfigError(
+                f"predict: an output is a {type(value).__name__}, which cannot be put together "
+                "from replicas; make it dense (to_dense, to_tensor), or predict on one device"
+            )
+        return None if value is None else value[:count]
+
+    return tf.nest.map_structure(rows, outputs)

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from tfdist.collectives.transport import Transport
 from tfdist.collectives.worker_flags import WorkerFlags
-from tfdist.training.step.gradients import divide
+from tfdist.training.step.gradients import divide, is_constant
 from tfdist.training.step.recording import MetricRecording
 from tfdist.training.step.replica import ReplicaOutput
 from tfdist.training.step.slicing import Slice
@@ -57,6 +57,23 @@ class Reduction:
         self._flags = flags
         self._weights_add_up = weights_add_up
 
+    def state(self, values: list[tf.Tensor], weight: tf.Tensor) -> list[tf.Tensor]:
+        """Averages what the model changed on the replicas; numbers that are no floats stay.
+
+        Args:
+            values: A replica's values.
+            weight: The weight of its slice.
+        """
+        averaged = [i for i, value in enumerate(values) if value.dtype.is_floating]
+        if self._transport.replicas == 1 or not averaged:
+            return values
+        weighed = [values[i] * tf.cast(weight, values[i].dtype) for i in averaged]
+        total, *sums = self._transport.sum_small([weight, *weighed])
+        state = list(values)
+        for i, value in zip(averaged, sums, strict=True):
+            state[i] = value / tf.cast(total, value.dtype)
+        return state
+
     def __call__(self, output: ReplicaOutput, piece: Slice, gradients: list[Any]) -> Reduced:
         """Reduces a replica's output, in replica context.
 
@@ -90,7 +107,30 @@ class Reduction:
             state[i] = value
         logs = dict(zip(output.logs, means[len(averaged) :], strict=True))
         metrics = self._recording.combine(grown, output, piece)
-        gradients = self._transport.sum_gradients(gradients)
+        gradients = self._sum(gradients)
         if not self._weights_add_up:
             gradients = [divide(gradient, weight) for gradient in gradients]
         return Reduced(gradients, metrics, state, logs, weight, output.updated)
+
+    def _sum(self, gradients: list[Any]) -> list[Any]:
+        """Returns the sums of the replicas' gradients.
+
+        Sparse ones are put one after the other, as one device has them from the rows of a batch.
+        Where the places in the weight are constants (positions of words, not words), one device
+        has each place once for all rows, so values are added up: Keras' optimizers square each
+        value that they are given.
+        """
+        constant = [
+            isinstance(gradient, tf.IndexedSlices) and is_constant(gradient.indices)
+            for gradient in gradients
+        ]
+        sums = self._transport.sum_gradients(
+            [
+                gradient.values if same else gradient
+                for gradient, same in zip(gradients, constant, strict=True)
+            ]
+        )
+        return [
+            tf.IndexedSlices(total, own.indices, own.dense_shape) if same else total
+            for total, own, same in zip(sums, gradients, constant, strict=True)
+        ]

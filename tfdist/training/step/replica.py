@@ -40,6 +40,9 @@ from tfdist.training.step.slicing import Slice
 from tfdist.training.step.state_check import check_state
 from tfdist.training.step.stateless_scope import StepScope
 
+# What a step may be for.
+TRAIN, TEST, PREDICT = "train", "test", "predict"
+
 
 class ReplicaOutput(NamedTuple):
     """The results of a replica's step, before anything is reduced.
@@ -49,7 +52,7 @@ class ReplicaOutput(NamedTuple):
             there is none; no element where the step updates the weights itself.
         metrics: The increment of each metric variable; its new value, where `totals` were given.
         state: New values of the variables that the model itself changed, in the order of
-            `ReplicaStep.changed`.
+            `ReplicaStep.changed`, for that kind of step.
         logs: Scalars that an overridden step returned beside the metrics.
         outputs: The predictions (and targets), where metrics are to be updated by all
             replicas together.
@@ -77,8 +80,8 @@ class ReplicaStep(abc.ABC):
         accumulates: Whether several batches make an update.
 
     Attributes:
-        changed: The variables that the model itself changes in a training step; known once that
-            was traced.
+        changed: The variables that the model itself changes, by what it is to do (`TRAIN`, `TEST`
+            or `PREDICT`); known once such a step was traced.
         updated: The variables that the step's own optimizers update; likewise.
         reported: The logs that an overridden step returned, of a training step and (False) of a
             test step; likewise. None for all metrics.
@@ -95,7 +98,7 @@ class ReplicaStep(abc.ABC):
     ) -> None:
         self.model = model
         self.variables = variables
-        self.changed: list[keras.Variable] = []
+        self.changed: dict[str, list[keras.Variable]] = {TRAIN: [], TEST: [], PREDICT: []}
         self.updated: list[keras.Variable] = []
         self._transport = transport
         self._gathers_metrics = gathers_metrics
@@ -155,20 +158,27 @@ class ReplicaStep(abc.ABC):
             else:
                 _, outputs = self._forward(piece, scope, training=False)
                 logs = {}
+        state = self._changed_state(scope, piece, TEST)
         grown, extra = self._metrics_and_logs(scope, logs, piece, training=False)
-        return ReplicaOutput([], grown, [], extra, outputs)
+        return ReplicaOutput([], grown, state, extra, outputs)
 
-    def predict(self, data: Any) -> Any:
-        """Computes the predictions for this replica's slice."""
+    def predict(self, piece: Slice) -> tuple[Any, list[tf.Tensor]]:
+        """Computes the predictions for this replica's slice.
+
+        Returns:
+            The predictions, and new values of what the model itself changed.
+        """
         real = real_context()
         if self._shares:
             self._shared_state.begin()
         scope = StepScope(self.variables, real)
-        with self._view(real, rows_of(data)), scope:
+        with self._view(real, rows_of(piece.data)), scope:
             if overrides(self.model, "predict_step"):
-                return self.model.predict_step(data)
-            x, _, _ = keras.utils.unpack_x_y_sample_weight(data)
-            return self._call(x, training=False)
+                outputs = self.model.predict_step(piece.data)
+            else:
+                x, _, _ = keras.utils.unpack_x_y_sample_weight(piece.data)
+                outputs = self._call(x, training=False)
+        return outputs, self._changed_state(scope, piece, PREDICT)
 
     def update_metrics_together(
         self, totals: Sequence[tf.Tensor], outputs: Any, updates: tf.Tensor | None = None
@@ -242,11 +252,11 @@ class ReplicaStep(abc.ABC):
         self.model.compute_metrics(x, y, y_pred, sample_weight=sample_weight)
         return loss, None
 
-    def _changed_state(self, scope: StepScope, piece: Slice) -> list[tf.Tensor]:
+    def _changed_state(self, scope: StepScope, piece: Slice, doing: str) -> list[tf.Tensor]:
         """New values of the variables that the model itself changed."""
-        self.changed, state = scope.changed_state(piece.count)
+        self.changed[doing], state = scope.changed_state(piece.count)
         if self._transport.replicas > 1:
-            check_state(self.changed, state, piece.data, self.model)
+            check_state(self.changed[doing], state, piece.data, self.model)
         return state
 
     def _metrics_and_logs(
@@ -288,6 +298,6 @@ class KerasStep(ReplicaStep):
         gradients = through_assignments(
             tape, scaled, values, self.variables.trainable, scope.replaced
         )
-        state = self._changed_state(scope, piece)
+        state = self._changed_state(scope, piece, TRAIN)
         grown, logs = self._metrics_and_logs(scope, {}, piece, training=True)
         return ReplicaOutput(gradients, grown, state, logs, outputs)

@@ -12,6 +12,7 @@ from tfdist.collectives.layout import ReplicaLayout
 from tfdist.collectives.own_variable import own_variable
 from tfdist.collectives.replica_context import real_context
 from tfdist.collectives.transport import Transport
+from tfdist.strategy.kinds import kind_of
 from tfdist.training.step.gradients import divide
 from tfdist.training.step.reduction import Reduced
 from tfdist.training.update.apply import OptimizerUpdate
@@ -46,7 +47,11 @@ class AccumulatingUpdate:
         self._layout = layout
         self._transport = transport
         self._sums: list[list[tf.Variable]] = []
-        for device in strategy.extended.worker_devices[: layout.local_replicas]:
+        # The default strategy, of one replica, has no devices to name.
+        devices = (
+            [None] if kind_of(strategy).name == "default" else strategy.extended.worker_devices
+        )
+        for device in devices[: layout.local_replicas]:
             with tf.device(device):
                 zeros = [tf.zeros(v.shape, v.dtype) for v in trainable]
                 self._sums.append([own_variable(zero) for zero in zeros])

@@ -1,0 +1,253 @@
+"""What Keras takes on one device goes on replicas too, with its numbers, or is refused."""
+
+from __future__ import annotations
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tfdist
+from tfdist.errors import ConfigError
+
+layers = keras.layers
+
+
+def strategies(devices):
+    one = tfdist.one_device_strategy(devices[0])
+    return one, tfdist.mirrored_strategy(devices[:2]), tfdist.central_storage_strategy(devices[:2])
+
+
+def numbers(rows=8, width=2, seed=0):
+    return np.random.default_rng(seed).normal(size=(rows, width)).astype("float32")
+
+
+def linear(*inner, shape=(2,)):
+    model = keras.Sequential(
+        [keras.Input(shape), *inner, layers.Dense(1, kernel_initializer="ones")]
+    )
+    model.compile(keras.optimizers.SGD(0.05), "mse")
+    return model
+
+
+class Counting(layers.Layer):
+    def build(self, shape):
+        self.calls = self.add_weight(shape=(), initializer="zeros", trainable=False)
+
+    def call(self, x):
+        self.calls.assign_add(1.0)
+        return x
+
+
+def test_state_that_changes_in_evaluation_and_prediction_is_kept(devices):
+    x, y = numbers(), numbers(width=1)
+    for strategy in strategies(devices):
+        with strategy.scope():
+            counting = Counting()
+            model = linear(counting)
+        trainer = tfdist.Trainer(model)
+        found = []
+        for act in (
+            lambda t: t.fit(x, y, batch_size=2, verbose=0),
+            lambda t: t.evaluate(x, y, batch_size=2, verbose=0),
+            lambda t: t.predict(x, batch_size=2, verbose=0),
+        ):
+            act(trainer)
+            found.append(float(counting.calls.numpy()))
+        assert found == [4.0, 8.0, 12.0], strategy
+
+
+def test_each_batch_of_a_prediction_draws_anew(devices):
+    class Always(layers.Dropout):
+        def call(self, x, training=None):
+            return super().call(x, training=True)
+
+    with tfdist.mirrored_strategy(devices[:2]).scope():
+        model = keras.Sequential([keras.Input((8,)), Always(0.5, seed=3)])
+    found = tfdist.Trainer(model).predict(np.ones((12, 8), "float32"), batch_size=4, verbose=0)
+    assert len({part.tobytes() for part in np.split(found, 3)}) == 3
+
+
+def test_batches_may_vary_in_length(devices):
+    def batches():
+        for length in (5, 7, 4):
+            yield np.full((4, length), length, "int32"), np.ones((4, 1), "float32")
+
+    class Batches(keras.utils.PyDataset):
+        def __len__(self):
+            return 3
+
+        def __getitem__(self, index):
+            return list(batches())[index]
+
+    for make in (batches, Batches):
+        losses = []
+        for strategy in strategies(devices):
+            keras.utils.set_random_seed(1)
+            with strategy.scope():
+                model = keras.Sequential(
+                    [layers.Embedding(9, 4), layers.GlobalAveragePooling1D(), layers.Dense(1)]
+                )
+                model.compile("sgd", "mse")
+            history = tfdist.Trainer(model).fit(make(), verbose=0, shuffle=False)
+            losses.append(history.history["loss"])
+        assert losses[1] == pytest.approx(losses[0], rel=1e-6)
+        assert losses[2] == pytest.approx(losses[0], rel=1e-6)
+
+
+def test_a_generator_that_has_ended_leaves_later_epochs_empty(devices, monkeypatch):
+    from tfdist.training.input import adapters
+
+    told = []
+    monkeypatch.setattr(adapters.LOGGER, "warning", lambda text, *parts: told.append(text % parts))
+    with tfdist.mirrored_strategy(devices[:2]).scope():
+        model = linear()
+    batches = ((numbers(4, seed=i), numbers(4, 1, seed=i)) for i in range(3))
+    history = tfdist.Trainer(model).fit(batches, epochs=2, verbose=0)
+    assert len(history.history["loss"]) == 2
+    assert int(model.optimizer.iterations.numpy()) == 3
+    assert told and "nothing for epoch 2" in told[-1]
+
+
+def test_a_part_may_be_none(devices):
+    class Add(layers.Layer):
+        def call(self, x, y=None):
+            return x if y is None else x + y
+
+        def compute_output_shape(self, x_shape, y_shape=None):
+            return x_shape
+
+    losses = []
+    for strategy in strategies(devices):
+        with strategy.scope():
+            a, b = keras.Input((3,), name="a"), keras.Input((3,), name="b", optional=True)
+            model = keras.Model([a, b], layers.Dense(1, kernel_initializer="ones")(Add()(a, b)))
+            model.compile("sgd", "mse")
+        x = [numbers(width=3), None]
+        fitted = tfdist.Trainer(model).fit(x, numbers(width=1), shuffle=False, verbose=0)
+        losses.append(fitted.history["loss"])
+    assert losses[1] == pytest.approx(losses[0], rel=1e-6)
+
+
+def test_a_metric_may_keep_its_state(devices):
+    found = []
+    for strategy in strategies(devices):
+        with strategy.scope():
+            model = linear()
+            model.compile(keras.optimizers.SGD(0.0), "mse", metrics=[Seen()])
+        fitted = tfdist.Trainer(model).fit(
+            numbers(), numbers(width=1), epochs=2, verbose=0, shuffle=False, batch_size=4
+        )
+        found.append(fitted.history["rows"])
+    assert found == [[8.0, 16.0]] * 3
+
+
+class Seen(keras.metrics.Metric):
+    """Counts rows, and is not reset."""
+
+    def __init__(self):
+        super().__init__(name="rows")
+        self.rows = self.add_variable((), "zeros", name="rows")
+
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        self.rows.assign_add(tf.cast(tf.shape(y_pred)[0], tf.float32))
+
+    def reset_state(self):
+        pass
+
+    def result(self):
+        return self.rows
+
+
+def test_elements_may_be_what_only_the_models_own_step_knows(devices):
+    class Siamese(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.dense = layers.Dense(2, kernel_initializer=keras.initializers.GlorotUniform(1))
+            self.tracker = keras.metrics.Mean(name="loss")
+
+        @property
+        def metrics(self):
+            return [self.tracker]
+
+        def call(self, triplet):
+            return tuple(self.dense(part) for part in triplet)
+
+        def train_step(self, data):
+            with tf.GradientTape() as tape:
+                anchor, near, far = self(data)
+                apart = tf.square(anchor - near) - tf.square(anchor - far)
+                loss = tf.reduce_mean(tf.maximum(tf.reduce_sum(apart, -1) + 0.5, 0.0))
+            weights = self.trainable_variables
+            self.optimizer.apply_gradients(zip(tape.gradient(loss, weights), weights, strict=True))
+            self.tracker.update_state(loss)
+            return {"loss": self.tracker.result()}
+
+    found = []
+    for strategy in strategies(devices):
+        with strategy.scope():
+            model = Siamese()
+            model.compile("sgd")
+        parts = tuple(numbers(width=3, seed=i) for i in range(3))
+        data = tf.data.Dataset.from_tensor_slices(parts).batch(4)
+        found.append(tfdist.Trainer(model).fit(data, verbose=0).history["loss"])
+    assert found[1] == pytest.approx(found[0], rel=1e-6)
+    assert found[2] == pytest.approx(found[0], rel=1e-6)
+
+
+def test_gradients_may_be_accumulated_without_a_strategy():
+    losses = []
+    for batch, steps in ((4, 2), (8, 1)):
+        model = linear()
+        trainer = tfdist.Trainer(model, accumulate_steps=steps)
+        trainer.fit(numbers(), numbers(width=1), batch_size=batch, shuffle=False, verbose=0)
+        losses.append(model.get_weights()[0])
+    np.testing.assert_allclose(losses[0], losses[1], rtol=1e-6)
+
+
+def sparse_output():
+    class Sparse(layers.Layer):
+        def call(self, x):
+            return tf.sparse.from_dense(x)
+
+    i = keras.Input((2,))
+    return keras.Model(i, Sparse()(i))
+
+
+@pytest.mark.parametrize(
+    ("make", "act", "said"),
+    [
+        (
+            linear,
+            lambda t: t.fit(tf.sparse.from_dense(numbers()), numbers(width=1), verbose=0),
+            "data: a sparse or ragged tensor is given",
+        ),
+        (
+            lambda: keras.Sequential(
+                [keras.Input((2,), batch_size=8), layers.Reshape((2,)), Fixed()]
+            ),
+            lambda t: t.fit(numbers(), numbers(width=2), verbose=0),
+            "made for batches of 8 rows",
+        ),
+    ],
+)
+def test_what_replicas_cannot_take_is_one_line(devices, make, act, said):
+    with tfdist.mirrored_strategy(devices[:2]).scope():
+        model = make()
+        if not model.compiled:
+            model.compile("sgd", "mse")
+    with pytest.raises(ConfigError, match=said) as caught:
+        act(tfdist.Trainer(model))
+    assert "\n" not in str(caught.value)
+
+
+class Fixed(layers.Layer):
+    def call(self, x):
+        return tf.reshape(x, (8, 2))
+
+
+def test_a_sparse_output_is_refused(devices):
+    with tfdist.mirrored_strategy(devices[:2]).scope():
+        model = sparse_output()
+    with pytest.raises(ConfigError, match="predict: an output is a SparseTensor"):
+        tfdist.Trainer(model).predict(np.eye(2, dtype="float32"), verbose=0)
