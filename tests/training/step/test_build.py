@@ -6,6 +6,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from keras.src.backend.tensorflow.trainer import TensorFlowTrainer
 
 import tfdist
 from tests.training.step.replicas import X, Y, dense, tensors
@@ -227,3 +228,20 @@ def test_a_call_that_fails_tells_its_own_error(mirrored):
         model.compile("sgd", "mse")
     with pytest.raises(ZeroDivisionError, match="in call"):
         build(model, mirrored, tensors((X, Y)))
+
+
+class TrainedLayer(TensorFlowTrainer, keras.layers.Dense):
+    """A layer with `fit`, which has no `layers`, as Keras' own tests have them."""
+
+    def __init__(self) -> None:
+        keras.layers.Dense.__init__(self, 1)
+        TensorFlowTrainer.__init__(self)
+
+
+def test_a_layer_that_is_a_trainer_and_has_been_called(mirrored):
+    with mirrored.scope():
+        model = TrainedLayer()
+        model(X)
+        model.compile("adam", "mse")
+    build(model, mirrored, tensors((X, Y)))
+    assert model.optimizer.built

@@ -139,7 +139,10 @@ def _lacks_variables(model: keras.Model) -> bool:
     """Returns whether a part of the model still needs an input to make its variables."""
     if not overrides(model, "call"):
         return False  # Its own steps call its parts.
+    # As `Model.layers`, which a layer that is made a trainer by inheritance has not.
+    parts = model._flatten_layers(include_self=False, recursive=False)
+    lacks = any(not layer.built for layer in parts)
     if overrides(model, "train_step") and not overrides(model, "build"):
         # What it calls itself with, its own steps know; x of (x, y) may be something else.
-        return any(not layer.built for layer in model.layers)
-    return not model.built or any(not layer.built for layer in model.layers)
+        return lacks
+    return not model.built or lacks
