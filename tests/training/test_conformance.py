@@ -31,7 +31,7 @@ PLACES = [
 
 # The strategies of two replicas share all but transport and where variables lie: each feature is
 # run under two workers and one of the others here, and under all of them in `make conformance`.
-IN_TURN = (("mirrored", "parameter_server"), ("central_storage",))
+IN_TURN = (("mirrored",), ("parameter_server",), ("central_storage",))
 
 
 def _is_selected(feature: str, strategy: str) -> bool:
