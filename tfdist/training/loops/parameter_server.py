@@ -180,7 +180,7 @@ class ParameterServerLoop(Loop):
 
         with self._step.intercepting():
             output = ReplicaOutput(*self._strategy.run(replica))
-        self._assign(TRAIN, output.state)
+        self._step.assign_changed(TRAIN, output.state)
         finite = self._optimize(output.gradients, step)
         return output.metrics, output.logs, self._without_gaps(output.outputs), finite
 
@@ -188,18 +188,15 @@ class ParameterServerLoop(Loop):
         piece = _whole(data)
         with self._step.intercepting():
             output = ReplicaOutput(*self._strategy.run(lambda: self._step.test(piece)))
-        self._assign(TEST, output.state)
+        self._step.assign_changed(TEST, output.state)
         return output.metrics, output.logs, self._without_gaps(output.outputs), tf.constant(True)
 
     def _predict_batch(self, data: Any) -> Any:
         piece = _whole(data)
-        outputs, state = self._strategy.run(lambda: self._step.predict(piece))
-        self._assign(PREDICT, state)
+        with self._step.intercepting():
+            outputs, state = self._strategy.run(lambda: self._step.predict(piece))
+        self._step.assign_changed(PREDICT, state)
         return outputs
-
-    def _assign(self, doing: str, state: list[Any]) -> None:
-        for variable, value in zip(self._step.changed[doing], state, strict=True):
-            variable.value.assign(value)
 
     def _without_gaps(self, outputs: Any) -> list[tf.Tensor]:
         """Returns outputs as a list without None, which a worker cannot send."""

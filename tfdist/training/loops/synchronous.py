@@ -182,8 +182,7 @@ class SynchronousLoop(Loop):
         return tf.nest.map_structure(self._concatenate, outputs)
 
     def _assign(self, doing: str, state: list[Any]) -> None:
-        for variable, value in zip(self._step.changed[doing], state, strict=True):
-            variable.value.assign(self._first(value))
+        self._step.assign_changed(doing, [self._first(value) for value in state])
 
     def _record(self, reduced: Reduced, *, training: bool) -> None:
         self._recording.record([self._first(value) for value in reduced.metrics])

@@ -28,7 +28,7 @@ def build(model: keras.Model, strategy: tf.distribute.Strategy, sample: Any) -> 
     with strategy.scope():
         if _lacks_variables(model):
             _make_variables(model, x, row)
-        if y is not None and model.compiled and overrides(model, "call"):
+        if y is not None and _lacks_losses_or_metrics(model) and overrides(model, "call"):
             y_pred = _output(model, x)
         optimizer = getattr(model, "optimizer", None)
         if optimizer is not None and not optimizer.built:
@@ -133,6 +133,16 @@ def _make_metrics_of_its_step(model: keras.Model, row: Any) -> None:
             "has no call; make them in __init__ (self.mae = keras.metrics...) and update them in "
             "its steps"
         )
+
+
+def _lacks_losses_or_metrics(model: keras.Model) -> bool:
+    """Returns whether a compiled loss or metric has still to see an output."""
+    if not model.compiled:
+        return False
+    compiled = (model._compile_loss, model._compile_metrics)
+    unbuilt = any(part is not None and not part.built for part in compiled)
+    # Metrics that the model updates itself may make variables at the first update.
+    return unbuilt or overrides(model, "compute_metrics")
 
 
 def _lacks_variables(model: keras.Model) -> bool:

@@ -64,15 +64,11 @@ class Reduction:
             values: A replica's values.
             weight: The weight of its slice.
         """
-        averaged = [i for i, value in enumerate(values) if value.dtype.is_floating]
-        if self._transport.replicas == 1 or not averaged:
+        weighed = _weighed(values, weight)
+        if self._transport.replicas == 1 or not weighed:
             return values
-        weighed = [values[i] * tf.cast(weight, values[i].dtype) for i in averaged]
         total, *sums = self._transport.sum_small([weight, *weighed])
-        state = list(values)
-        for i, value in zip(averaged, sums, strict=True):
-            state[i] = value / tf.cast(total, value.dtype)
-        return state
+        return _with_means(values, [value / tf.cast(total, value.dtype) for value in sums])
 
     def __call__(self, output: ReplicaOutput, piece: Slice, gradients: list[Any]) -> Reduced:
         """Reduces a replica's output, in replica context.
@@ -88,12 +84,12 @@ class Reduction:
             return Reduced(
                 gradients, metrics, output.state, output.logs, piece.weight, output.updated
             )
-        averaged = [i for i, value in enumerate(output.state) if value.dtype.is_floating]
+        weighed = _weighed(output.state, piece.weight)
         weight, *sums, flags = self._transport.sum_small(
             [
                 piece.weight,
                 *output.metrics,
-                *(output.state[i] * tf.cast(piece.weight, output.state[i].dtype) for i in averaged),
+                *weighed,
                 *(value * piece.weight for value in output.logs.values()),
                 self._flags.own(),
             ]
@@ -102,10 +98,8 @@ class Reduction:
         grown, means = sums[: len(output.metrics)], sums[len(output.metrics) :]
         if not self._weights_add_up:
             means = [value / tf.cast(weight, value.dtype) for value in means]
-        state = list(output.state)
-        for i, value in zip(averaged, means, strict=False):
-            state[i] = value
-        logs = dict(zip(output.logs, means[len(averaged) :], strict=True))
+        state = _with_means(output.state, means[: len(weighed)])
+        logs = dict(zip(output.logs, means[len(weighed) :], strict=True))
         metrics = self._recording.combine(grown, output, piece)
         gradients = self._sum(gradients)
         if not self._weights_add_up:
@@ -134,3 +128,14 @@ class Reduction:
             tf.IndexedSlices(total, own.indices, own.dense_shape) if same else total
             for total, own, same in zip(sums, gradients, constant, strict=True)
         ]
+
+
+def _weighed(values: list[tf.Tensor], weight: tf.Tensor) -> list[tf.Tensor]:
+    """The floating-point values, times the weight of a slice."""
+    return [value * tf.cast(weight, value.dtype) for value in values if value.dtype.is_floating]
+
+
+def _with_means(values: list[tf.Tensor], means: list[tf.Tensor]) -> list[tf.Tensor]:
+    """The values, with means in the place of those that are floating-point."""
+    rest = iter(means)
+    return [next(rest) if value.dtype.is_floating else value for value in values]

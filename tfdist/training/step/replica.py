@@ -15,7 +15,7 @@ import abc
 import contextlib
 import inspect
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import keras
@@ -179,6 +179,16 @@ class ReplicaStep(abc.ABC):
                 x, _, _ = keras.utils.unpack_x_y_sample_weight(piece.data)
                 outputs = self._call(x, training=False)
         return outputs, self._changed_state(scope, piece, PREDICT)
+
+    def assign_changed(self, doing: str, values: Iterable[Any]) -> None:
+        """Assigns the variables that the model itself changed, in cross-replica context.
+
+        Args:
+            doing: What the step was for: `TRAIN`, `TEST` or `PREDICT`.
+            values: Their values, in the order of `changed`.
+        """
+        for variable, value in zip(self.changed[doing], values, strict=True):
+            variable.value.assign(value)
 
     def update_metrics_together(
         self, totals: Sequence[tf.Tensor], outputs: Any, updates: tf.Tensor | None = None
