@@ -7,7 +7,10 @@ With a TF_CONFIG in the environment, the process is that task of the cluster.
 from __future__ import annotations
 
 import os
+import signal
 import sys
+import threading
+import time
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
@@ -23,6 +26,18 @@ from tests.training.conformance.features import FEATURES
 from tfdist.training.loops import parameter_server
 
 DEVICES = 2
+
+
+def end_with_parent() -> None:
+    """Ends this process soon after the one that started it, which may have been killed."""
+    parent = os.getppid()
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(1)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def main(
@@ -65,5 +80,6 @@ def main(
 
 
 if __name__ == "__main__":
+    end_with_parent()
     main(*sys.argv[1:])
     # Not every thread of TensorFlow's ends by itself after a failure; all is written by now.
