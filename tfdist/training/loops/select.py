@@ -28,6 +28,7 @@ from tfdist.training.step.late_reads import reads_its_update
 from tfdist.training.step.metrics import MetricTotals, add_up, check_gathering
 from tfdist.training.step.recording import AddedUp, Continued, Gathered, MetricRecording
 from tfdist.training.step.reduction import Reduction
+from tfdist.training.step.row_probe import warn_of_mixed_rows
 from tfdist.training.step.select import make_step
 from tfdist.training.step.slicing import Slicer, as_the_whole, by_batch, by_nominal
 from tfdist.training.update.accumulate import AccumulatingUpdate
@@ -124,12 +125,21 @@ class Loops:
                 )
                 within = True
             if kind_of(self._strategy).is_synchronous:
+                if training:
+                    self._warn_of_mixed_rows(sample)
                 self._made[key] = self._synchronous(feed.whole, nominal, within)
             else:
                 self._made[key] = self._parameter_server()
         loop = self._made[key]
         loop.take_sample(sample)
         return loop
+
+    def _warn_of_mixed_rows(self, sample: Any) -> None:
+        replicas, batches = self._group.layout.replicas, self._options.accumulate_steps
+        if replicas > 1:
+            warn_of_mixed_rows(self._model, sample, f"the {replicas} replicas")
+        elif batches > 1:
+            warn_of_mixed_rows(self._model, sample, f"the {batches} batches of an update")
 
     def _one_device(self, feed: AnyFeed) -> Loop:
         """One loop, until the model is compiled anew."""

@@ -271,6 +271,40 @@ class LossSums(contextlib.AbstractContextManager["LossSums"]):
         return self.summed(total, "add_loss")
 
 
+@contextlib.contextmanager
+def sums_over_examples() -> Iterator[None]:
+    """Makes Keras' losses sums over examples, whatever they are divided by, for a trial.
+
+    Those that `LossSums` computes on the outputs of all replicas are 0.
+    """
+    call, reduce = keras.Loss.__call__, _MODULE.reduce_weighted_values
+
+    def of_loss(loss: keras.Loss, y_true: Any, y_pred: Any, sample_weight: Any = None) -> Any:
+        if _is_over_batch(loss) or compares_examples(loss, y_true, y_pred):
+            return tf.zeros([])
+        return call(loss, y_true, y_pred, sample_weight)
+
+    def reduced(
+        values: Any,
+        sample_weight: Any = None,
+        mask: Any = None,
+        reduction: str | None = "sum_over_batch_size",
+        dtype: Any = None,
+    ) -> Any:
+        if len(values.shape) == 0:
+            return tf.zeros_like(values)
+        kind = reduction if reduction in _NONE else "sum"
+        return reduce(values, sample_weight, mask, kind, dtype)
+
+    keras.Loss.__call__ = of_loss
+    _MODULE.reduce_weighted_values = reduced
+    try:
+        yield
+    finally:
+        keras.Loss.__call__ = call
+        _MODULE.reduce_weighted_values = reduce
+
+
 def _is_over_batch(loss: keras.Loss) -> bool:
     """Whether one of Keras' losses compares the examples of a batch, or sums over them."""
     if isinstance(loss, keras.losses.Circle):

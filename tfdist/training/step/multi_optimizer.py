@@ -74,7 +74,7 @@ class MultiOptimizerStep(ReplicaStep):
     @contextlib.contextmanager
     def intercepting(self) -> Iterator[None]:
         """Returns a context for `strategy.run`, in which Keras' calls reach this step."""
-        with super().intercepting(), _standing_in(self._optimizers, self._apply):
+        with super().intercepting(), standing_in(self._optimizers, self._apply):
             yield
 
     def train(
@@ -162,7 +162,7 @@ class MultiOptimizerStep(ReplicaStep):
 
 
 @contextlib.contextmanager
-def _standing_in(
+def standing_in(
     optimizers: list[keras.optimizers.Optimizer], function: Callable[..., None]
 ) -> Iterator[None]:
     """Makes `apply` of the optimizers call a function, with the optimizer first."""
@@ -232,6 +232,6 @@ def rehearse(model: keras.Model, data: Any) -> dict[int, list[keras.Variable]]:
 
     mapping = [(v, v.value) for v in model.trainable_variables]
     scope = keras.StatelessScope(mapping, collect_losses=True)
-    with _standing_in(all_optimizers(model), note), scope:
+    with standing_in(all_optimizers(model), note), scope:
         model.train_step(data)
     return handed
