@@ -14,7 +14,7 @@ import tfdist
 from tests.training.loops.made import X, Y, linear
 from tfdist.collectives.layout import ReplicaLayout
 from tfdist.collectives.worker_flags import WorkerFlags
-from tfdist.training.stop_training import StopTraining
+from tfdist.training.stop_training import StopTraining, stopped_together
 
 WORKERS = 2
 
@@ -179,3 +179,38 @@ def test_a_callback_ends_what_has_no_end(devices, method, replicas):
     callback = EndsAtTheSecondBatch()
     getattr(tfdist.Trainer(model), method)(endless, verbose=0, callbacks=[callback])
     assert callback.batches == 2
+
+
+@pytest.mark.parametrize("worker", [0, 1])
+def test_all_workers_end_an_evaluation_after_the_same_batch(worker):
+    meeting = Meeting()
+
+    def work(own):
+        model = Model()
+        callbacks = [EndsAtTheSecondBatch()] if own == worker else []
+        for callback in callbacks:
+            callback.set_model(model)
+        exchange = Group(meeting, own).exchange
+        stopped = stopped_together(model, "stop_evaluating", exchange, callbacks)
+        for batch in range(5):
+            for callback in callbacks:
+                callback.on_test_batch_end(batch)
+            if stopped():
+                return batch
+        return None
+
+    with ThreadPoolExecutor(WORKERS) as pool:
+        assert list(pool.map(work, range(WORKERS))) == [1] * WORKERS
+
+
+def test_without_a_callback_that_has_a_say_nothing_is_exchanged_after_a_batch():
+    exchanged = []
+
+    def exchange(value):
+        exchanged.append(value)
+        return [value, 0]
+
+    callbacks = [keras.callbacks.History()]
+    stopped = stopped_together(Model(), "stop_evaluating", exchange, callbacks)
+    assert not stopped()
+    assert exchanged == [0]

@@ -11,7 +11,7 @@ from tfdist.errors import ConfigError
 from tfdist.training.input.feed import AnyFeed, Epoch
 from tfdist.training.loops.base import Loop
 from tfdist.training.session import Follower
-from tfdist.training.stop_training import StopTraining
+from tfdist.training.stop_training import StopTraining, stopped_together
 
 
 def train_epoch(
@@ -88,7 +88,6 @@ def evaluate(
     *,
     exchange: Callable[[int], list[int]],
     most: int,
-    may_stop: bool,
 ) -> dict[str, Any]:
     """Evaluates on all of the data; returns the logs.
 
@@ -100,13 +99,12 @@ def evaluate(
         follower: Is told of each call.
         exchange: Gives every worker's value of a number.
         most: How many elements a call takes, at most.
-        may_stop: Whether `model.stop_evaluating` ends it, as in Keras.
 
     Raises:
         ConfigError: There is no element.
         Preempted: A worker was asked to stop. Training is saved.
     """
-    model.stop_evaluating = False
+    stopped = stopped_together(model, "stop_evaluating", exchange, every.callbacks)
     every.on_test_begin()
     loop.reset_metrics()
     feed.restart()
@@ -116,7 +114,7 @@ def evaluate(
         every,
         follower,
         most=most,
-        stopped=lambda: may_stop and model.stop_evaluating,
+        stopped=stopped,
     )
     loop.finish_epoch()
     feed.end_epoch()

@@ -1,8 +1,8 @@
-"""Stops all workers when a callback on one of them sets `model.stop_training`."""
+"""Stops all workers when a callback on one of them sets `model.stop_training` or its like."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
@@ -61,9 +61,36 @@ class StopTraining:
         return stop
 
 
+def stopped_together(
+    model: keras.Model,
+    flag: str,
+    exchange: Callable[[int], list[int]],
+    callbacks: Sequence[keras.callbacks.Callback],
+) -> Callable[[], bool]:
+    """Returns what says, after a batch, whether a callback of any worker ends the pass there.
+
+    All workers must call it at the same point, and what it returns after each batch.
+
+    Args:
+        model: The model.
+        flag: What the callback sets on it: "stop_evaluating" or "stop_predicting".
+        exchange: Gives every worker's value of a number.
+        callbacks: This worker's callbacks, which may differ from the others'.
+    """
+    setattr(model, flag, False)
+    hook = {"stop_evaluating": "on_test_batch_end", "stop_predicting": "on_predict_batch_end"}[flag]
+    own = any(not _is_of_keras(getattr(callback, hook)) for callback in callbacks)
+    having_a_say = exchange(int(own))
+    if len(having_a_say) > 1 and not any(having_a_say):
+        return lambda: False
+    return lambda: any(exchange(int(bool(getattr(model, flag)))))
+
+
 def _has_a_say_after_batches(callback: keras.callbacks.Callback) -> bool:
     """Returns whether the callback may stop training after a batch: only one of Keras' does."""
-    hooks: list[Any] = [callback.on_train_batch_end, callback.on_batch_end]
-    return isinstance(callback, keras.callbacks.TerminateOnNaN) or any(
-        not (hook.__module__ or "").startswith("keras.") for hook in hooks
-    )
+    hooks = [callback.on_train_batch_end, callback.on_batch_end]
+    return isinstance(callback, keras.callbacks.TerminateOnNaN) or not all(map(_is_of_keras, hooks))
+
+
+def _is_of_keras(hook: Any) -> bool:
+    return (hook.__module__ or "").startswith("keras.")

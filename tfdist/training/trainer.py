@@ -30,7 +30,7 @@ from tfdist.training.options import TrainerOptions
 from tfdist.training.plain_errors import plain_errors
 from tfdist.training.session import Follower, OnlyBeats, Session, give_back_memories, resume
 from tfdist.training.step.metrics import in_order
-from tfdist.training.stop_training import StopTraining
+from tfdist.training.stop_training import StopTraining, stopped_together
 
 
 class Trainer:
@@ -349,14 +349,15 @@ class Trainer:
         loop = self._loops.loop(feed, training=False)
         epoch = feed.epoch(0, self._group.exchange)
         every = self._callback_list(callbacks, verbose, epochs=1, steps=epoch.steps)
-        self.model.stop_predicting = False
+        exchange = self._group.exchange
+        stopped = stopped_together(self.model, "stop_predicting", exchange, every.callbacks)
         every.on_predict_begin()
         outputs = predict_epoch(
             epoch,
             loop,
             every,
             most=self.model.steps_per_execution if self._keras_steps else 1,
-            stopped=lambda: self._group.layout.workers == 1 and self.model.stop_predicting,
+            stopped=stopped,
         )
         feed.end_epoch()
         every.on_predict_end()
@@ -390,7 +391,6 @@ class Trainer:
             follower,
             exchange=self._group.exchange,
             most=self._options.most_steps_a_call(self.model.steps_per_execution),
-            may_stop=self._group.layout.workers == 1,
         )
 
     def _callback_list(

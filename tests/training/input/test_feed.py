@@ -87,6 +87,14 @@ def test_fixed_steps_go_on_from_epoch_to_epoch_and_begin_again_at_the_end():
     assert rows(feed, 3)[0] == [0, 1, 2, 3]
 
 
+def test_data_of_unknown_length_begins_again_where_it_ends_within_an_epoch(capsys):
+    dataset = tf.data.Dataset.from_tensor_slices((X, Y)).batch(4).filter(lambda *_: True)
+    feed = make_feed(dataset, layout=ReplicaLayout(), steps=2)
+    whole = [[0, 1, 2, 3], [4, 5, 6, 7]]
+    assert [rows(feed, epoch) for epoch in range(3)] == [whole, [[8, 9]], whole]
+    assert "it ended after 1 of the 2 steps" in capsys.readouterr().err
+
+
 def test_py_dataset_is_told_of_the_end_of_an_epoch():
     import keras
 

@@ -15,6 +15,7 @@ import tensorflow as tf
 
 from tfdist.collectives.layout import ReplicaLayout
 from tfdist.errors import ConfigError
+from tfdist.runtime.log import LOGGER
 from tfdist.training.input.batch import empty_dataset, row_of_zeros
 
 
@@ -224,23 +225,42 @@ class Feed:
         assert self._running is not None
         wanted = self._steps - first
         if self._running.steps is None:
-            return _Limited(self._running, wanted)
+            limited = _Limited(self._running, wanted, self._ended)
+            limited.may_be_empty = self._ends and self._begun
+            self._begun = True
+            return limited
         steps = wanted if self._left is None else min(wanted, self._left)
         if self._left is not None:
             self._left -= steps
-        return Epoch(self._running.iterator, first + steps)
+        epoch = Epoch(self._running.iterator, first + steps)
+        if steps < wanted:
+            self._ended(first + steps)
+        return epoch
+
+    def _ended(self, steps: int) -> None:
+        """The data came to its end in the midst of an epoch; as in Keras, it begins again."""
+        self._running = None
+        LOGGER.warning(
+            "data: it ended after %d of the %d steps of an epoch; the next epoch reads it from its "
+            "beginning (give fewer steps_per_epoch, or data that repeats)",
+            *(steps, self._steps),
+        )
 
 
 class _Limited(Epoch):
     """A limited number of elements of an epoch of unknown length, which the next one continues."""
 
-    def __init__(self, epoch: Epoch, limit: int) -> None:
+    def __init__(self, epoch: Epoch, limit: int, on_end: Callable[[int], None]) -> None:
         super().__init__(epoch.iterator, None)
         self._epoch = epoch
         self._limit = limit
+        self._on_end = on_end
 
     def peek(self) -> bool:
-        return self._limit > 0 and self._epoch.peek()
+        if self._limit > 0 and not self._epoch.peek():
+            self._limit = 0
+            self._on_end(self.taken)
+        return self._limit > 0
 
     def pop(self) -> Any:
         self._limit -= 1
