@@ -87,6 +87,7 @@ def mixed_up(x, y, y_pred):
 
 
 def made(model, loss="mse"):
+    keras.utils.set_random_seed(0)
     model.compile("sgd", loss)
     model(X[:1])
     model.optimizer.build(model.trainable_variables)
@@ -171,13 +172,19 @@ def test_nothing_is_assigned_or_kept():
 
 
 def test_a_loss_that_mixes_rows():
-    model = made(OwnLoss(lambda y, y_pred: tf.square(tf.reduce_mean(y_pred))))
+    model = made(OwnLoss(lambda y, y_pred: 100 * tf.square(tf.reduce_mean(y_pred))))
     assert mixes_rows(model, (X, Y))[0] == "compute_loss"
 
 
 def test_a_loss_that_does_not():
     model = made(OwnLoss(lambda y, y_pred: tf.reduce_mean(tf.square(y_pred))))
     assert mixes_rows(model, (X, Y)) is None
+
+
+def test_predictions_ask_for_the_forward_pass_only():
+    model = made(Step(contrast))
+    assert mixes_rows(model, X, training=False) is None
+    assert mixes_rows(made(Forward(lambda x: x - ops.mean(x, axis=0))), X, training=False)
 
 
 def test_masks_are_no_mixture():

@@ -125,8 +125,7 @@ class Loops:
                 )
                 within = True
             if kind_of(self._strategy).is_synchronous:
-                if training:
-                    self._warn_of_mixed_rows(sample)
+                self._warn_of_mixed_rows(sample, training=training)
                 self._made[key] = self._synchronous(feed.whole, nominal, within)
             else:
                 self._made[key] = self._parameter_server()
@@ -134,12 +133,14 @@ class Loops:
         loop.take_sample(sample)
         return loop
 
-    def _warn_of_mixed_rows(self, sample: Any) -> None:
+    def _warn_of_mixed_rows(self, sample: Any, *, training: bool) -> None:
         replicas, batches = self._group.layout.replicas, self._options.accumulate_steps
-        if replicas > 1:
-            warn_of_mixed_rows(self._model, sample, f"the {replicas} replicas")
-        elif batches > 1:
-            warn_of_mixed_rows(self._model, sample, f"the {batches} batches of an update")
+        parts = f"the {replicas} replicas"
+        if replicas == 1:
+            if batches == 1 or not training:
+                return
+            parts = f"the {batches} batches of an update"
+        warn_of_mixed_rows(self._model, sample, parts, training=training)
 
     def _one_device(self, feed: AnyFeed) -> Loop:
         """One loop, until the model is compiled anew."""

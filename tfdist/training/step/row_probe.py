@@ -36,17 +36,20 @@ Run = Callable[..., list[np.ndarray]]
 _warned: weakref.WeakSet[keras.Model] = weakref.WeakSet()
 
 
-def warn_of_mixed_rows(model: keras.Model, sample: Any, parts: str) -> None:
+def warn_of_mixed_rows(
+    model: keras.Model, sample: Any, parts: str, *, training: bool = True
+) -> None:
     """Warns, once for a model, where its own code mixes the rows of a batch.
 
     Args:
-        model: A built and compiled model.
+        model: A built model.
         sample: A batch.
         parts: What has a part of the batch each, for the message: "2 replicas".
+        training: Whether the model trains or evaluates, and does not only predict.
     """
     if model in _warned:
         return
-    what = mixes_rows(model, sample)
+    what = mixes_rows(model, sample, training=training)
     if what:
         _warned.add(model)
         LOGGER.warning(
@@ -57,25 +60,27 @@ def warn_of_mixed_rows(model: keras.Model, sample: Any, parts: str) -> None:
         )
 
 
-def mixes_rows(model: keras.Model, sample: Any) -> tuple[str, str] | None:
+def mixes_rows(model: keras.Model, sample: Any, *, training: bool = True) -> tuple[str, str] | None:
     """Tries a model's own code on a few rows of the data.
 
     Args:
-        model: A built and compiled model.
+        model: A built model; compiled, if it trains.
         sample: A batch.
+        training: Whether its step and its loss are tried, and not only its forward pass.
 
     Returns:
         The method that mixes rows, and how that shows. None where nothing shows: there is no code
         of the user's, it cannot be tried on few rows, or it draws other numbers each time.
     """
     with contextlib.suppress(Exception):  # Whatever the user's code does not like.
-        if overrides(model, "train_step"):
+        if training and overrides(model, "train_step"):
             if not _adds_up(model, _gradients, sample):
                 return "train_step", "its gradient is no mean over the rows of a batch"
             return None
         if overrides(model, "call") and _has_own_code(model) and not _keeps_apart(model, sample):
             return "call", "the output for a row depends on the other rows of the batch"
-        if overrides(model, "compute_loss") and not _adds_up(model, _loss, sample):
+        own_loss = training and overrides(model, "compute_loss")
+        if own_loss and not _adds_up(model, _loss, sample):
             return "compute_loss", "the loss is no mean over the rows of a batch"
     return None
 
