@@ -15,11 +15,17 @@ def main(argv: list[str]) -> int:
         ConfigError: The arguments are wrong.
         TfdistError: A run failed.
     """
-    parser = Parser("tfdist bench", "Compare the losses of strategies.")
+    if argv[:1] == ["peers"]:
+        return _peers(argv[1:])
+    parser = Parser(
+        "tfdist bench", "Compare the losses of strategies, or (peers) their speed with others'."
+    )
     parser.add_argument(
         "what",
-        choices=("equality",),
-        help="equality: ResNet50's losses on one device, two replicas and two workers",
+        choices=("equality", "peers"),
+        help="equality: ResNet50's losses on one device, two replicas and two workers; "
+        "peers: images and steps a second beside TensorFlow's, Keras' and PyTorch's own loops "
+        "(see: tfdist bench peers --help)",
     )
     parser.add_argument("--steps", type=count, default=20, help="updates of the weights (20)")
     parser.add_argument("--global_batch", type=count, default=32, help="examples per step (32)")
@@ -57,4 +63,42 @@ def main(argv: list[str]) -> int:
     for name, values in equality.differences(losses).items():
         middle = sorted(values)[len(values) // 2]
         print(f"{name:<42}{values[0]:>10.1e}{middle:>10.1e}{values.max():>10.1e}")
+    return 0
+
+
+def _peers(argv: list[str]) -> int:
+    from tfdist.benchmark.peers import measure, report
+    from tfdist.benchmark.peers.contenders import COMPARISONS
+
+    names = [each.name for each in COMPARISONS]
+    parser = Parser(
+        "tfdist bench peers",
+        "Time tfdist beside its peers, in alternated rounds. Makes their Python environments "
+        "where they are not there yet.",
+    )
+    parser.add_argument(
+        "--only", nargs="+", choices=names, default=names, help="comparisons (all)", metavar="NAME"
+    )
+    parser.add_argument("--pairs", type=count, default=5, help="rounds (5)")
+    parser.add_argument(
+        "--environments",
+        metavar="DIR",
+        default="runs/peers",
+        help="where the peers' Python environments are kept (runs/peers)",
+    )
+    parser.add_argument("--json", metavar="FILE", help="also write the speed of every round")
+    parser.add_argument("--plot", metavar="FILE", help="also draw them, as a PNG")
+    options = parser.parse_args(argv)
+    chosen = [each for each in COMPARISONS if each.name in options.only]
+    measured = {}
+    for comparison in chosen:
+        folder = pathlib.Path(options.environments)
+        measured[comparison.name] = measure.measure(
+            comparison, options.pairs, folder, say=lambda line: print(line, flush=True)
+        )
+        print(f"\n{report.table(comparison, measured[comparison.name])}\n", flush=True)
+        if options.json:
+            pathlib.Path(options.json).write_text(json.dumps(measured, indent=1) + "\n")
+    if options.plot:
+        report.plot(measured, chosen, pathlib.Path(options.plot))
     return 0

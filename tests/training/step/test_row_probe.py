@@ -13,6 +13,11 @@ X = random.normal(size=(8, 3)).astype("float32")
 Y = random.normal(size=(8, 2)).astype("float32")
 
 
+@pytest.fixture(autouse=True)
+def seeded():
+    keras.utils.set_random_seed(0)
+
+
 class Forward(keras.Model):
     """Two layers, with something of the user's between them."""
 
@@ -87,7 +92,6 @@ def mixed_up(x, y, y_pred):
 
 
 def made(model, loss="mse"):
-    keras.utils.set_random_seed(0)
     model.compile("sgd", loss)
     model(X[:1])
     model.optimizer.build(model.trainable_variables)

@@ -1,0 +1,97 @@
+from __future__ import annotations
+
+import ast
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from tfdist.benchmark.peers import environments, measure, report
+from tfdist.benchmark.peers.contenders import COMPARISONS, Comparison, Contender
+from tfdist.errors import TfdistError
+
+FOLDER = Path(measure.__file__).parent
+
+
+def functions(file: str) -> set[str]:
+    tree = ast.parse((FOLDER / file).read_text())
+    return {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
+
+
+def test_every_contender_has_a_program():
+    for comparison in COMPARISONS:
+        assert comparison.model in measure.LENGTHS
+        for contender in comparison.contenders:
+            file = "torch_ddp.py" if contender.environment == "torch" else "work.py"
+            assert contender.program in functions(file), contender
+
+
+def test_names_are_single():
+    assert len({each.name for each in COMPARISONS}) == len(COMPARISONS)
+    for comparison in COMPARISONS:
+        names = [each.name for each in comparison.contenders]
+        assert len(set(names)) == len(names)
+
+
+def test_processes_that_compute_have_cores_of_their_own(monkeypatch):
+    monkeypatch.setattr(measure, "usable_cores", lambda: [4, 5, 6, 7])
+    tasks = measure._tasks(Contender("", "", {"chief": 1, "worker": 2, "ps": 1}))
+    assert [(name, cores) for name, _, cores in tasks] == [
+        ("chief-0", [4, 5, 6, 7]),
+        ("worker-0", [4, 5]),
+        ("worker-1", [6, 7]),
+        ("ps-0", [4, 5, 6, 7]),
+    ]
+    assert tasks[1][1]["OMP_NUM_THREADS"] == "2"
+    config = json.loads(tasks[1][1]["TF_CONFIG"])
+    assert config["task"] == {"type": "worker", "index": 0}
+    assert {role: len(members) for role, members in config["cluster"].items()} == {
+        "chief": 1,
+        "worker": 2,
+        "ps": 1,
+    }
+    ((_, environment, cores),) = measure._tasks(Contender("", ""))
+    assert cores == [4, 5, 6, 7]
+    assert "TF_CONFIG" not in environment
+
+
+MADE = Comparison(
+    "made", "what is compared", "small", "sgd", "rows", (Contender("a", ""), Contender("b", "")), 10
+)
+
+
+def test_the_table_has_medians_and_ratios_of_rounds():
+    text = report.table(MADE, {"a": [1.0, 2.0, 4.0], "b": [2.0, 3.0, 4.0]})
+    first, second = (line.split() for line in text.splitlines()[2:])
+    assert first == ["a", "20", "10", "40", "1.00"]
+    assert second == ["b", "30", "20", "40", "1.50"]
+
+
+def test_the_plot_is_a_picture(tmp_path):
+    pytest.importorskip("matplotlib")
+    path = tmp_path / "peers.png"
+    report.plot({"made": {"a": [1.0, 2.0], "b": [2.0, 3.0]}}, [MADE], path)
+    assert path.read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.cluster
+def test_keras_and_tfdist_are_timed_in_turn(tmp_path):
+    contenders = (Contender("Keras fit", "keras_fit"), Contender("tfdist", "tfdist_fit"))
+    comparison = Comparison("small", "", "small", "sgd", "steps", contenders)
+    lines = []
+    speeds = measure.measure(comparison, 1, tmp_path, length=measure.Length(1, 3), say=lines.append)
+    assert [len(values) for values in speeds.values()] == [1, 1]
+    assert all(value > 0 for values in speeds.values() for value in values)
+    assert [line.split("  ")[1].split(":")[0] for line in lines] == ["Keras fit", "tfdist"]
+
+
+@pytest.mark.cluster
+def test_a_run_that_fails_shows_its_last_lines(tmp_path):
+    comparison = Comparison("small", "", "small", "sgd", "steps", (Contender("x", "missing"),))
+    with pytest.raises(TfdistError, match="KeyError: 'missing'"):
+        measure.measure(comparison, 1, tmp_path, length=measure.Length(1, 1))
+
+
+def test_tfdist_runs_in_the_environment_that_measures(tmp_path):
+    assert environments.python_of("own", tmp_path) == sys.executable

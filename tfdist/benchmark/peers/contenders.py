@@ -1,0 +1,130 @@
+"""The contenders of each comparison, and what runs each of them; free of TensorFlow."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+
+
+@dataclasses.dataclass(frozen=True)
+class Contender:
+    """A way to do the work of a comparison.
+
+    Attributes:
+        name: For the table.
+        program: The function of `work` that runs it, or a program of its own: `torch_ddp`.
+        tasks: How many tasks of each role, each on a core of its own; a ps shares the chief's.
+        environment: The Python environment it runs in: "own", "tf_keras" or "torch".
+        options: Arguments for `tfdist.Trainer`.
+    """
+
+    name: str
+    program: str
+    tasks: Mapping[str, int] = dataclasses.field(default_factory=lambda: {"worker": 1})
+    environment: str = "own"
+    options: Mapping[str, object] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True)
+class Comparison:
+    """Contenders for the same work; ratios are to the first.
+
+    Attributes:
+        name: What `--only` takes.
+        title: For the table.
+        model: "resnet50" or "small".
+        optimizer: "sgd" or "adamw".
+        unit: What is counted a second.
+        contenders: The contenders.
+        units: How many of them a step has.
+    """
+
+    name: str
+    title: str
+    model: str
+    optimizer: str
+    unit: str
+    contenders: tuple[Contender, ...]
+    units: int = 1
+
+
+_TWO = {"worker": 2}
+_SERVERS = {"chief": 1, "worker": 2, "ps": 1}
+_RESNET50 = "ResNet50, 32 x 32 pixels, 32 images a worker and step"
+_SMALL = "one hidden layer of 64 units, 32 rows a worker and step"
+
+
+def _one_device(name: str, model: str, optimizer: str, what: str) -> Comparison:
+    rule = {"sgd": "SGD with momentum", "adamw": "AdamW"}[optimizer]
+    contenders = [
+        Contender("Keras fit", "keras_fit"),
+        Contender("tfdist", "tfdist_fit"),
+    ]
+    if model == "small":
+        many = {"steps_per_call": 20}
+        contenders.append(Contender("tfdist, 20 steps a call", "tfdist_fit", options=many))
+    return Comparison(
+        name, f"one device: {what}, {rule}", model, optimizer, "steps", tuple(contenders)
+    )
+
+
+def _servers(name: str, model: str, what: str) -> Comparison:
+    contenders = (
+        Contender("plain coordinator loop", "coordinator_loop", _SERVERS),
+        Contender("tfdist", "tfdist_fit", _SERVERS),
+    )
+    return Comparison(name, f"1 ps, 2 workers: {what}", model, "sgd", "steps", contenders)
+
+
+COMPARISONS = (
+    Comparison(
+        "two_workers",
+        f"two workers: {_RESNET50}, SGD with momentum",
+        "resnet50",
+        "sgd",
+        "images",
+        (
+            Contender("plain MWMS loop", "mwms_loop", _TWO),
+            Contender("tf-keras fit", "tf_keras_fit", _TWO, "tf_keras"),
+            Contender("PyTorch DDP", "torch_ddp", _TWO, "torch"),
+            Contender("tfdist", "tfdist_fit", _TWO),
+            Contender(
+                "tfdist, float16 wire", "tfdist_fit", _TWO, options={"wire_dtype": "float16"}
+            ),
+            Contender(
+                "tfdist, 4 batches an update", "tfdist_fit", _TWO, options={"accumulate_steps": 4}
+            ),
+            Contender("tfdist without communication", "tfdist_alone", _TWO),
+        ),
+        units=64,
+    ),
+    Comparison(
+        "all_reduce",
+        "sum over two workers of ResNet50's gradients, 94 MB of float32",
+        "resnet50",
+        "sgd",
+        "sums",
+        (
+            Contender("TensorFlow's collectives", "tensorflow_sum", _TWO),
+            Contender("gloo (PyTorch)", "gloo", _TWO, "torch"),
+            Contender("tfdist's ring", "ring_sum", _TWO),
+        ),
+    ),
+    _one_device("one_device", "resnet50", "sgd", _RESNET50),
+    _one_device("one_device_adamw", "resnet50", "adamw", _RESNET50),
+    _one_device("one_device_small", "small", "sgd", _SMALL),
+    Comparison(
+        "mirrored",
+        f"two replicas on virtual CPUs: {_RESNET50}, SGD with momentum",
+        "resnet50",
+        "sgd",
+        "images",
+        (
+            Contender("Keras fit", "keras_mirrored", {"worker": 1}),
+            Contender("tfdist", "tfdist_mirrored", {"worker": 1}),
+        ),
+        units=64,
+    ),
+    _servers("parameter_server", "resnet50", _RESNET50),
+    _servers("parameter_server_small", "small", _SMALL),
+)

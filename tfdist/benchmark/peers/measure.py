@@ -1,0 +1,186 @@
+"""Runs contenders alternately, one after another in each round, each process on its own core."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import BinaryIO
+
+from tfdist.benchmark.peers.contenders import Comparison, Contender
+from tfdist.benchmark.peers.environments import python_of
+from tfdist.errors import TfdistError
+from tfdist.launch.machine import usable_cores
+from tfdist.launch.ports import free_ports
+from tfdist.runtime.threads import thread_variables
+
+# Roles that do no work of their own share the first core.
+_LIGHT = ("chief", "ps")
+_HERE = Path(__file__).parent
+
+
+@dataclasses.dataclass(frozen=True)
+class Length:
+    """How long a contender runs.
+
+    Attributes:
+        warm_up: Steps before the clock starts.
+        steps: Steps on the clock.
+    """
+
+    warm_up: int
+    steps: int
+
+
+LENGTHS = {"resnet50": Length(5, 20), "small": Length(200, 2000)}
+
+
+def measure(
+    comparison: Comparison,
+    pairs: int,
+    environments: Path,
+    *,
+    length: Length | None = None,
+    patience: float = 900.0,
+    say: Callable[[str], None] = print,
+) -> dict[str, list[float]]:
+    """Runs every contender once in each round.
+
+    Args:
+        comparison: What is compared.
+        pairs: Rounds.
+        environments: Where the peers' Python environments are kept.
+        length: How long each runs; by the model if None.
+        patience: Seconds after which a run is ended.
+        say: Receives a line a run.
+
+    Returns:
+        Steps a second of each round, by the contender's name.
+
+    Raises:
+        TfdistError: A run failed or took too long.
+    """
+    length = length or LENGTHS[comparison.model]
+    speeds: dict[str, list[float]] = {each.name: [] for each in comparison.contenders}
+    pythons = {each.environment: "" for each in comparison.contenders}
+    for name in pythons:
+        pythons[name] = python_of(name, environments)
+    for number in range(pairs):
+        # The other way round every second time: what slows a machine down in time cancels out.
+        order = comparison.contenders[:: 1 if number % 2 == 0 else -1]
+        for each in order:
+            seconds = _run(comparison, each, pythons[each.environment], length, patience)
+            speeds[each.name].append(length.steps / seconds)
+            round_of = f"{comparison.name} {number + 1}/{pairs}"
+            say(f"{round_of}  {each.name}: {length.steps / seconds:.4g} steps/s")
+    return speeds
+
+
+def _run(
+    comparison: Comparison, contender: Contender, python: str, length: Length, patience: float
+) -> float:
+    """Runs one contender; returns the seconds of the steps on the clock."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        work = {
+            "program": contender.program,
+            "model": comparison.model,
+            "optimizer": comparison.optimizer,
+            "warm_up": length.warm_up,
+            "steps": length.steps,
+            "output": str(folder / "seconds.json"),
+            "options": dict(contender.options),
+        }
+        command = [python, "-m", "tfdist.benchmark.peers.work", json.dumps(work)]
+        if contender.environment == "torch":
+            command = [python, str(_HERE / "torch_ddp.py"), json.dumps(work)]
+        processes = []
+        try:
+            for task, environment, cores in _tasks(contender):
+                with (folder / f"{task}.log").open("wb") as log:
+                    processes.append(_start(command, environment, cores, log))
+            _wait(processes, folder / "seconds.json", contender.name, folder, patience)
+            return float(json.loads((folder / "seconds.json").read_text())["seconds"])
+        finally:
+            for process in processes:
+                process.kill()
+                process.wait()
+
+
+def _tasks(contender: Contender) -> list[tuple[str, dict[str, str], list[int]]]:
+    """Name, environment and cores of each task."""
+    usable = usable_cores()
+    count = sum(contender.tasks.values())
+    ports = free_ports(count)
+    at = iter(ports)
+    cluster = {
+        role: [f"127.0.0.1:{next(at)}" for _ in range(number)]
+        for role, number in contender.tasks.items()
+    }
+    computing = sum(n for role, n in contender.tasks.items() if role not in _LIGHT)
+    each = max(1, len(usable) // computing)
+    found = []
+    rank = 0
+    for role, number in contender.tasks.items():
+        for index in range(number):
+            cores = usable
+            if role not in _LIGHT and computing > 1:
+                cores = [usable[(rank * each + i) % len(usable)] for i in range(each)]
+            environment = dict(os.environ)
+            environment.pop("TF_CONFIG", None)
+            environment |= thread_variables(len(cores)) | {
+                "CUDA_VISIBLE_DEVICES": "",
+                "TF_CPP_MIN_LOG_LEVEL": "3",
+                "PYTHONPATH": str(_HERE.parents[2]),
+                "RANK": str(rank),
+                "WORLD_SIZE": str(count),
+                "MASTER_ADDR": "127.0.0.1",
+                "MASTER_PORT": str(ports[0]),
+            }
+            if count > 1:
+                task = {"type": role, "index": index}
+                environment["TF_CONFIG"] = json.dumps({"cluster": cluster, "task": task})
+            found.append((f"{role}-{index}", environment, cores))
+            rank += role not in _LIGHT
+    return found
+
+
+def _start(
+    command: Sequence[str], environment: Mapping[str, str], cores: Sequence[int], log: BinaryIO
+) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        command,
+        env=dict(environment),
+        stdin=subprocess.DEVNULL,
+        stdout=log,
+        stderr=subprocess.STDOUT,
+        preexec_fn=lambda: os.sched_setaffinity(0, cores),
+    )
+
+
+def _wait(
+    processes: Sequence[subprocess.Popen[bytes]],
+    output: Path,
+    name: str,
+    folder: Path,
+    patience: float,
+) -> None:
+    deadline = time.monotonic() + patience
+    while not output.exists() or not output.read_text():
+        ended = [process.poll() for process in processes]
+        if any(ended) or time.monotonic() > deadline or all(code is not None for code in ended):
+            time.sleep(1)
+            if output.exists() and output.read_text():
+                return
+            logs = sorted(folder.glob("*.log"))
+            last = "\n".join(
+                f"-- {log.stem}\n" + "\n".join(log.read_text(errors="replace").splitlines()[-8:])
+                for log in logs
+            )
+            raise TfdistError(f"peers: {name!r} did not finish\n{last}")
+        time.sleep(0.1)

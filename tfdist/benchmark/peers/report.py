@@ -1,0 +1,66 @@
+"""Writes what was measured as a table, and draws it."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from tfdist.benchmark.peers.contenders import Comparison
+from tfdist.errors import ConfigError
+
+Speeds = Mapping[str, Sequence[float]]
+
+
+def table(comparison: Comparison, speeds: Speeds) -> str:
+    """Lists each contender's median, its spread, and its ratio to each round of the first.
+
+    Args:
+        comparison: What was compared.
+        speeds: Steps a second of each round, by the contender's name.
+    """
+    first = speeds[comparison.contenders[0].name]
+    width = max(len(name) for name in speeds)
+    rounds = len(first)
+    lines = [
+        f"{comparison.title} ({rounds} alternated rounds)",
+        f"{'':<{width}}  {comparison.unit + '/s':>10}  {'lowest':>8}  {'highest':>8}  {'ratio':>6}",
+    ]
+    for name, values in speeds.items():
+        ratio = statistics.median(a / b for a, b in zip(values, first, strict=True))
+        many = [value * comparison.units for value in values]
+        lines.append(
+            f"{name:<{width}}  {statistics.median(many):>10.4g}  {min(many):>8.4g}  "
+            f"{max(many):>8.4g}  {ratio:>6.2f}"
+        )
+    return "\n".join(lines)
+
+
+def plot(measured: Mapping[str, Speeds], comparisons: Sequence[Comparison], path: Path) -> None:
+    """Draws a bar a contender, relative to the first of its comparison, as a PNG.
+
+    Raises:
+        ConfigError: Matplotlib is not installed.
+    """
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise ConfigError("plot: needs matplotlib; pip install 'tfdist[plots]'") from None
+    heights = [len(measured[each.name]) for each in comparisons]
+    figure = Figure(figsize=(9, 1.0 + 0.42 * sum(heights) + 0.5 * len(heights)))
+    figure.set_layout_engine("constrained")
+    axes = figure.subplots(len(comparisons), 1, squeeze=False, height_ratios=heights)[:, 0]
+    for axis, comparison in zip(axes, comparisons, strict=True):
+        speeds = measured[comparison.name]
+        middles = [statistics.median(v) * comparison.units for v in speeds.values()]
+        apart = [
+            [m - min(v) * comparison.units, max(v) * comparison.units - m]
+            for m, v in zip(middles, speeds.values(), strict=True)
+        ]
+        colours = ["tab:blue" if "tfdist" in name else "lightgrey" for name in speeds]
+        axis.barh(list(speeds), middles, xerr=list(zip(*apart, strict=True)), color=colours)
+        axis.invert_yaxis()
+        axis.set_title(comparison.title, fontsize=9, loc="left")
+        axis.set_xlabel(f"{comparison.unit} a second", fontsize=8)
+        axis.tick_params(labelsize=8)
+    figure.savefig(path, dpi=120)
