@@ -16,6 +16,7 @@ import tensorflow as tf
 from tfdist.collectives.replica_context import ReducedView
 from tfdist.training.step.reduction import Reduced
 from tfdist.training.step.replica import ReplicaStep
+from tfdist.training.update.kernels import fused
 from tfdist.training.update.loss_scale import LossScaler
 from tfdist.training.update.moving_average import MovingAverage
 
@@ -62,7 +63,7 @@ class OptimizerUpdate:
         finite = self.scaler.all_finite(local)
 
         def update() -> None:
-            with self._ema.held_back():
+            with self._ema.held_back(), fused(self._optimizer):
                 captured = self._strategy.run(self._in_replica, args=(gradients, step))
             for variable, value in zip(self._captured, captured, strict=True):
                 variable.value.assign(_first(self._strategy, value))
