@@ -56,7 +56,7 @@ def peers_error(error: BaseException, own: str) -> TfdistError | None:
     """Converts an error of TensorFlow about peers into one of tfdist.
 
     Args:
-        error: What TensorFlow raised, or the ring.
+        error: An error of TensorFlow or of the ring.
         own: This task, as `worker/0`.
 
     Returns:
@@ -91,7 +91,7 @@ def peers_error(error: BaseException, own: str) -> TfdistError | None:
 
 
 def _ring_error(text: str, own: str) -> TfdistError | None:
-    """The same for what broke the ring of the workers."""
+    """Converts an error of the workers' ring into one of tfdist."""
     found = verdict.parse(text)
     if found is None:
         return None
@@ -118,11 +118,11 @@ def _lost(own: str, who: str, reason: str) -> PeerError:
 
 
 def out_of_step(own: str, reason: str) -> OutOfStepError:
-    """The error for workers that make different calls.
+    """Returns the error for workers that make different calls.
 
     Args:
         own: This task, as `worker/0`.
-        reason: What each does, in a few words.
+        reason: The calls of each, in a few words.
     """
     return OutOfStepError(
         f"{own}: the workers do not make the same calls ({reason}); call fit, evaluate "

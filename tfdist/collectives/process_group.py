@@ -64,7 +64,7 @@ class ProcessGroup:
         self._barrier: Any = None
 
     def exchange(self, value: int) -> list[int]:
-        """Tells every worker `value`; returns all workers' values, in their order.
+        """Sends `value` to every worker; returns all workers' values, in their order.
 
         All workers must call it at the same point.
 
@@ -87,7 +87,7 @@ class ProcessGroup:
         return [int(v) for v in rows[:, 0]]
 
     def prepare_barrier(self) -> None:
-        """Traces the function that `barrier` runs; nothing can be traced when Python ends."""
+        """Traces the function that `barrier` runs, as none can be traced while Python exits."""
         if self.layout.workers > 1 and self._barrier is None:
             spec = tf.TensorSpec([self.layout.workers], tf.int64)
             self._barrier = self._sum_of_workers.get_concrete_function(spec)
@@ -120,7 +120,7 @@ class ProcessGroup:
         return b"".join(pieces)
 
     def gather(self, data: bytes, size: int) -> list[bytes]:
-        """Tells every worker `data`; returns all workers' data, in their order.
+        """Sends `data` to every worker; returns all workers' data, in their order.
 
         All workers must call it at the same point, with the same size.
 

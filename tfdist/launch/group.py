@@ -158,7 +158,7 @@ class GroupRun:
 
     @property
     def _undisturbed(self) -> bool:
-        """Whether nothing is ending the run yet."""
+        """Returns whether the run is not ending yet."""
         return self._agenda.kill is None and not self._around.signals.ending and not self._done
 
     # What may happen.

@@ -155,11 +155,11 @@ def _end(number: int) -> None:
 
 
 def _leave_it_to_the_thread(number: int, frame: types.FrameType | None) -> None:
-    """A handler, so that the signal comes at all."""
+    """Does nothing, but is a handler, without which process 1 would not receive the signal."""
 
 
 def _forget() -> None:
-    """In a forked child, whose signals are no affair of its parent's."""
+    """Restores the defaults in a forked child, whose signals must not reach its parent."""
     global _watches
     _watches = False
     signal.set_wakeup_fd(-1)

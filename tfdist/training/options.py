@@ -71,7 +71,7 @@ class TrainerOptions:
         )
 
     def fixed_steps_a_call(self, compiled: int) -> int:
-        """How many steps each call makes, whatever number an epoch is to have.
+        """Returns the number of steps of every call, to which Keras rounds an epoch up.
 
         Args:
             compiled: The `steps_per_execution` that the model was compiled with.

@@ -90,7 +90,7 @@ class Ring:
         self._calls = Calls(rank, names, Stream(*data, self._watch), self._watch)
 
     def segment(self, count: int, itemsize: int, rank: int) -> slice:
-        """Which of `count` elements belong to a worker: segments are equal, up to the last ones."""
+        """Returns the slice of `count` elements of a worker; only the last ones may be shorter."""
         step = max(1, ALIGNMENT // itemsize)
         each = -(-count // (self.size * step)) * step
         return slice(min(count, rank * each), min(count, (rank + 1) * each))
@@ -100,12 +100,12 @@ class Ring:
 
         Args:
             array: Contiguous, of the same type and size on all workers.
-            wire_type: float16 or bfloat16, for float32 to travel in. Each worker adds in float32
+            wire_type: float16 or bfloat16, to send float32 in. Each worker adds in float32
                 and rounds what it passes on; the owner's sum is rounded once more, and that is
                 what all keep.
 
         Raises:
-            RingError: A worker was lost, or is at another call. The array holds anything then.
+            RingError: A worker was lost, or makes another call. The array is undefined then.
         """
         flat = _flat(array)
         wire = _wire(flat, wire_type)
@@ -125,7 +125,7 @@ class Ring:
             array: Contiguous, of the same type and size on all workers. It is written to.
 
         Returns:
-            The part of the array that `segment` says, which holds the sums.
+            The part of the array that `segment` returns, which holds the sums.
 
         Raises:
             RingError: As for `all_reduce`.
@@ -200,7 +200,7 @@ class Ring:
             self._watch.close(Verdict(kind, self.rank, failed or "it is done, while others go on"))
 
     def _reduce_small(self, flat: np.ndarray, wire: Any) -> None:
-        """Everything goes to everybody."""
+        """Sums small arrays: every worker receives all of them and adds them up itself."""
         with self._calls.begin(SUM, flat, wire) as call:
             own = flat if wire is None else flat.astype(wire)
             size = HEADER.size + own.nbytes
@@ -220,7 +220,7 @@ class Ring:
             flat[:] = total if wire is None else total.astype(wire)
 
     def _summing(self, flat: np.ndarray, wire: Any, call: Call) -> Iterator[Part]:
-        """The first half of a sum: each segment travels to its owner."""
+        """Yields the parts of the reduce-scatter: a segment is summed on the way to its owner."""
         self._travelling = _room(self._travelling, 0 if wire is None else 2 * flat.size)
         moved = flat if wire is None else self._travelling[: 2 * flat.size].view(wire)
         per_chunk = CHUNK_BYTES // flat.itemsize
@@ -251,7 +251,7 @@ class Ring:
         return parts()
 
     def _spreading(self, flat: np.ndarray, wire: Any, call: Call) -> Iterator[Part]:
-        """The second half: the owners' sums go around."""
+        """Yields the parts of the all-gather: the owners' sums go around the ring."""
         moved = flat if wire is None else self._travelling[: 2 * flat.size].view(wire)
         per_chunk = CHUNK_BYTES // flat.itemsize
 
@@ -280,14 +280,14 @@ class Ring:
 
 
 def _flat(array: np.ndarray) -> np.ndarray:
-    """The array in one dimension, sharing its memory."""
+    """Returns the array in one dimension, sharing its memory."""
     if not array.flags.c_contiguous:
         raise ValueError("the array is not contiguous")
     return array.reshape(-1)
 
 
 def _bytes(array: np.ndarray) -> memoryview:
-    """The memory of an array of one dimension."""
+    """Returns the memory of an array of one dimension."""
     return array.view(np.uint8).data
 
 
@@ -301,12 +301,12 @@ def _wire(flat: np.ndarray, wire_type: Any) -> np.dtype[Any] | None:
 
 
 def _room(memory: np.ndarray, size: int) -> np.ndarray:
-    """Memory of so many bytes at least."""
+    """Returns `memory` if it has at least `size` bytes, else new memory."""
     return memory if memory.nbytes >= size else np.empty(size, np.uint8)
 
 
 def _whole(piece: np.ndarray, then: Callable[[memoryview], None] | None) -> Iterator[Part]:
-    """Receives an array chunk by chunk."""
+    """Yields the chunks to receive an array in, each with its action."""
     data = _bytes(piece)
     for start in range(0, len(data), CHUNK_BYTES):
         chunk = data[start : start + CHUNK_BYTES]

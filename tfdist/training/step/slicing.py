@@ -116,7 +116,7 @@ def _kind(data: Any) -> str:
 
 
 def _check_rows(data: Any) -> None:
-    """Refuses a batch whose parts have no rows in common to be cut by."""
+    """Rejects a batch whose parts differ in their number of rows."""
     counts = dict.fromkeys(int(rows_of(leaf)) for leaf in tf.nest.flatten(data) if leaf is not None)
     if len(counts) > 1:
         raise ConfigError(
