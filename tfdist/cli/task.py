@@ -37,7 +37,7 @@ def main(argv: list[str]) -> int:
     """
     cut = argv.index("--") if "--" in argv else len(argv)
     Parser(
-        "tfdist task", "Run '-- COMMAND' as a task of srun, whose exit code srun then gives."
+        "tfdist task", "Run '-- COMMAND' as a task of srun; its exit code tells whether to retry."
     ).parse_args(argv[:cut])
     command = argv[cut + 1 :]
     if not command:

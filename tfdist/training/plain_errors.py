@@ -53,7 +53,7 @@ def _beyond_its_slice(error: tf.errors.OpError, replicas: int) -> ConfigError | 
     if found is None or replicas == 1:
         return None
     return ConfigError(
-        f"the model's step takes a row that its part of a batch does not have ({found[0]}): the "
-        f"first dimension of the data is divided among {replicas} replicas; make it that of the "
-        "examples"
+        f"the model's step indexes a row that its part of a batch does not have ({found[0]}): the "
+        f"first dimension of the data is divided among {replicas} replicas; make the examples the "
+        "first dimension"
     )

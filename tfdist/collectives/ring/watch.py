@@ -51,7 +51,7 @@ class Neighbour:
         rank: The worker on that side.
         news: The connection for news.
         waits: The number of the latest collective in which it reported that it waits.
-        ended: The reason why its connection ended; "" while it is open.
+        ended: The reason it gave when it left the ring; "" while it has not left.
     """
 
     rank: int
@@ -203,7 +203,7 @@ class Watch:
         if verdict is None:
             return
         if verdict.kind == LEFT and verdict.rank == side.rank:
-            # What it sent before may still be needed; whoever needs more will see the end.
+            # Data that it sent before may still be needed; a read of more will fail.
             side.ended = verdict.reason
         else:
             self.break_off(verdict)
@@ -223,9 +223,9 @@ class Watch:
         name, waits_too = self._names[side.rank], side.waits >= number
         if age > self._warn_seconds and self._warned != number:
             self._warned = number
-            more = ", which waits for another" if waits_too else ", which has not come to it"
+            more = ", which waits for another" if waits_too else ", which is not in this call"
             LOGGER.warning("%s: has waited %.0f s for %s%s", self._own, age, name, more)
-        # Whoever waits too knows better who keeps all waiting, and is given the time to say so.
+        # A neighbour that waits too knows the cause better: it gets the time to report it.
         if age > self._stall_seconds * (2 if waits_too else 1):
             reason = f"alive, and silent for {age:.0f} s"
             self.break_off(Verdict(LOST, side.rank, reason))

@@ -11,7 +11,7 @@ from tfdist.errors import ConfigError, TfdistError
 
 Field = tuple[str, str]
 
-_ABSENT = "nothing of the kind"
+_ABSENT = "no such field"
 # The size of a worker's report on the first difference it finds, in bytes.
 _REPORT = 4096
 _LONGEST = 110  # characters of a value in a message
@@ -102,7 +102,7 @@ def first_difference(
         if name not in known:
             return len(chiefs), name, _ABSENT, value
     if list(chiefs) != list(own):
-        return len(chiefs) + 1, "model", "its parts in another order", "them otherwise"
+        return len(chiefs) + 1, "model", "its parts in one order", "them in another"
     return None
 
 

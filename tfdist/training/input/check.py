@@ -1,4 +1,4 @@
-"""Refuses, in one line, data that no step could take, and names an image that cannot be read."""
+"""Rejects data that no step could use, and finds images that cannot be read."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def check_kind(x: Any) -> None:
     if isinstance(x, (tf.distribute.DistributedDataset, tf.distribute.DistributedIterator)):
         raise ConfigError(
             f"data: a {name} is given, which is divided among replicas already; allowed: {_KINDS}; "
-            "give the dataset it was made of"
+            "give the dataset it was made from"
         )
     if isinstance(x, (str, bytes, set)):
         raise ConfigError(f"data: {x!r} is given; allowed: {_KINDS}")

@@ -39,7 +39,7 @@ def check_not_alone(strategy: tf.distribute.Strategy) -> None:
     if other is not None and strategy.num_replicas_in_sync == 1:
         LOGGER.warning(
             "Trainer(model): it was made outside the scope of the %s of %d replicas that was "
-            "built, and trains on one; if that is not meant, make and compile it inside "
+            "built, and trains on one; if that is not intended, make and compile it inside "
             "'with strategy.scope():'",
             public_name(other),
             other.num_replicas_in_sync,

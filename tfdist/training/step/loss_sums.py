@@ -112,9 +112,9 @@ class LossSums(contextlib.AbstractContextManager["LossSums"]):
         """
         if self._accumulates and self._of_thread.training:
             raise ConfigError(
-                f"Trainer(accumulate_steps): {name} {what}, which cannot be told of the batches "
-                "of an update one by one; use a mean over examples, or a larger batch without "
-                "accumulate_steps"
+                f"Trainer(accumulate_steps): {name} {what}, which cannot be computed from the "
+                "batches of an update one by one; use a mean over examples, or a larger batch "
+                "without accumulate_steps"
             )
 
     def _own(self) -> tf.Tensor:

@@ -121,7 +121,7 @@ def _check_rows(data: Any) -> None:
     if len(counts) > 1:
         raise ConfigError(
             f"data: an element is not one batch: its parts have "
-            f"{' and '.join(str(count) for count in counts)} rows, which several replicas cannot "
-            "share out as one batch; give all parts the same number of rows (repeat or batch the "
-            "smaller), or train on one device"
+            f"{' and '.join(str(count) for count in counts)} rows, which cannot be "
+            "divided among replicas as one batch; give all parts the same number of rows (repeat "
+            "or batch the smaller), or train on one device"
         )

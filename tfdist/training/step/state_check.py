@@ -49,7 +49,7 @@ def check_state(
                 LOGGER.warning(
                     "%s: %s is assigned a number that depends on the batch, of which each replica "
                     "sees a slice: the mean of the replicas' numbers is kept, which is right for "
-                    "means and not for a largest value, say",
+                    "a mean, but not for a maximum, for example",
                     *(type(model).__name__, variable.path),
                 )
             continue
