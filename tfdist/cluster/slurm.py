@@ -50,11 +50,11 @@ def parse_slurm(environ: Mapping[str, str]) -> tuple[Jobs, str, int]:
 
 
 def neighbours(environ: Mapping[str, str]) -> tuple[int, int | None, int]:
-    """Looks at the tasks of the step on this node.
+    """Counts the tasks of the step on this node.
 
     Returns:
-        How many of them compute gradients, which of those this one is (None where it does not),
-        and how many tasks there are.
+        The number of them that compute gradients, this task's place among those (None if it does
+        not), and the number of tasks.
 
     Raises:
         ConfigError: a variable is missing, malformed, or at odds with another.

@@ -52,7 +52,7 @@ class OneReplicaView(_StandIn):
         keep: Callable[[], Callable[[], None]] | None = None,
     ) -> None:
         super().__init__(_DEFAULT_STRATEGY, real)
-        # Which copy of a variable is read here; the default strategy knows of one only.
+        # Selects the copy of a variable to read; the default strategy has only one.
         self._local_replica_id = real._local_replica_id
         self._count = count
         self._transport = transport
@@ -82,7 +82,7 @@ class OneReplicaView(_StandIn):
 
         @tf.custom_gradient
         def reduce(*tensors: tf.Tensor) -> Any:
-            # What was left out of the sum has no part in its gradient either.
+            # Values left out of the sum have no gradient either.
             return total(tensors), lambda *upstream: of_examples(total(upstream))
 
         flat = tf.nest.flatten(value)

@@ -13,7 +13,7 @@ from tfdist.validation import kind, quote, reject
 _VARIABLE = re.compile(r"\$\(([A-Za-z_][A-Za-z0-9_]*)\)|\$\$")
 _MOST = 10_000
 
-# What is in a manifest and is not done here, with what is done instead.
+# Fields of a manifest that are not followed here, and what is done instead.
 _RESTARTS = "--max-restarts says how often tasks start again"
 _END = "the job is done when chief and workers are; beside ps, when the chief is"
 _DIFFERENT_RUN = {
@@ -78,7 +78,7 @@ def read_tfjob(
         What was read, and the name of the field that has the tasks.
 
     Raises:
-        ConfigError: The operator would refuse it, or hold it.
+        ConfigError: The operator would reject it, or suspend it.
     """
     where = f"{path}: spec.tfReplicaSpecs"
     spec = _get(loaded, "spec", path)
@@ -121,7 +121,7 @@ def read_jobset(
         What was read, and the name of the field that has the tasks.
 
     Raises:
-        ConfigError: It is malformed, suspended, or a job of it is no role.
+        ConfigError: It is malformed or suspended, or a replicated job of it is not a role.
     """
     where = f"{path}: spec.replicatedJobs"
     spec = _get(loaded, "spec", path)

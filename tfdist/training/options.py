@@ -71,7 +71,7 @@ class TrainerOptions:
         )
 
     def fixed_steps_a_call(self, compiled: int) -> int:
-        """Returns the number of steps of every call, to which Keras rounds an epoch up.
+        """Returns the steps per call of which an epoch has a whole number, as in Keras.
 
         Args:
             compiled: The `steps_per_execution` that the model was compiled with.

@@ -1,8 +1,8 @@
 """Connects the workers of a ring, and authenticates every connection with a shared secret.
 
 A worker listens for the previous one and calls the next one, twice: a connection for data and one
-for news. Whoever calls is sent a nonce at once, and has a few seconds to answer with its own nonce
-and an HMAC of both under the secret that the workers share; the listener proves itself likewise.
+for news. A caller receives a nonce at once, and has a few seconds to answer with its own nonce and
+an HMAC of both under the secret that the workers share; the listener proves itself likewise.
 The place in the ring is part of the proof. A stranger's answer is compared with the expected one,
 and nothing more is read from it.
 """
@@ -29,13 +29,13 @@ from tfdist.rendezvous import sockets
 
 PORT_VARIABLE = "TFDIST_RING_PORT"
 
-# How long a caller may take to prove itself, in seconds.
+# Seconds that a caller may take to prove itself.
 PROOF_SECONDS = 5.0
-# How many callers may be here unproven; one more, and the oldest is hung up on.
+# The most callers that have not proven themselves; with one more, the oldest is disconnected.
 _MOST_CALLERS = 64
 _PAUSE = 0.1
-# Of a connection for data. Linux grows buffers by itself, but slowly, and no further than it
-# would allow here; where it allows less than this, its own growth is better.
+# The buffers of a data connection. Linux grows buffers itself, but slowly, and only up to the same
+# limit; where the limit is below this size, its own growth is better.
 _BUFFER_BYTES = 4 << 20
 # Seconds without an answer of its kernel after which a neighbour counts as lost, about.
 _SILENCE = 30

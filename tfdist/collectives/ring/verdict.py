@@ -28,7 +28,7 @@ class Verdict:
 
     Attributes:
         kind: `LOST` (a worker died or is silent), `APART` (two workers made different calls),
-            `LEFT` (a worker came to its end, and others go on) or `INTERRUPTED` (by Ctrl-C).
+            `LEFT` (a worker has finished while others have not) or `INTERRUPTED` (by Ctrl-C).
         rank: The worker that caused it.
         reason: A description in a few words.
     """

@@ -52,7 +52,7 @@ class Readings:
             iter(self._dataset)
 
     def pass_over(self, epochs: int) -> None:
-        """Makes the iterators that earlier epochs have used."""
+        """Makes as many iterators as earlier epochs have made."""
         readings = epochs * (2 if self._length >= 0 else 1)
         if readings and self._ahead is not None:
             self._ahead = None

@@ -214,7 +214,7 @@ class KerasFeed:
         )
 
     def _pass_over(self, reads: int) -> None:
-        """Makes and drops as many iterators of the data as an earlier run has read it."""
+        """Makes as many iterators of the data as an earlier run has made."""
         if self._batches.counts_reads:
             if reads and self._ahead is not None:
                 self._ahead, self._first, reads = None, None, reads - 1

@@ -23,7 +23,7 @@ def compares_examples(loss: keras.Loss, y_true: Any, y_pred: Any) -> bool:
     numbers are the same in every process, so that all workers get the same result.
 
     Args:
-        loss: A loss.
+        loss: A loss that returns a value for each example.
         y_true: A batch of targets, of which only shapes and types are used.
         y_pred: A batch of predictions, of which only shapes and types are used.
 

@@ -89,7 +89,7 @@ class MultiOptimizerStep(ReplicaStep):
         Raises:
             ConfigError: The step updates a weight twice, or none at all.
         """
-        del loss_scale  # Loss scaling is refused beside several optimizers.
+        del loss_scale  # Loss scaling is rejected with several optimizers.
         real = real_context()
         self._begin(piece)
         self._of_thread.weight = piece.weight

@@ -58,7 +58,7 @@ class Reduction:
         self._weights_add_up = weights_add_up
 
     def state(self, values: list[tf.Tensor], weight: tf.Tensor) -> list[tf.Tensor]:
-        """Averages the state that the model changed on the replicas; integers stay unchanged.
+        """Averages the floating-point state that the model changed on the replicas.
 
         Args:
             values: A replica's values.

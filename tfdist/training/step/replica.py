@@ -40,7 +40,7 @@ from tfdist.training.step.slicing import Slice
 from tfdist.training.step.state_check import check_state
 from tfdist.training.step.stateless_scope import StepScope
 
-# What a step may be for.
+# The purposes of a step.
 TRAIN, TEST, PREDICT = "train", "test", "predict"
 
 
@@ -80,11 +80,11 @@ class ReplicaStep(abc.ABC):
         accumulates: Whether several batches make an update.
 
     Attributes:
-        changed: The variables that the model itself changes, by what it is to do (`TRAIN`, `TEST`
-            or `PREDICT`); known once such a step was traced.
-        updated: The variables that the step's own optimizers update; likewise.
-        reported: The logs that an overridden step returned, of a training step and (False) of a
-            test step; likewise. None for all metrics.
+        changed: The variables that the model itself changes, by purpose (`TRAIN`, `TEST` or
+            `PREDICT`); known once such a step was traced.
+        updated: The variables that the step's own optimizers update; known after tracing too.
+        reported: The logs that an overridden step returns, for training (True) and test steps
+            (False); known after tracing too. None for all metrics.
     """
 
     def __init__(
@@ -184,7 +184,7 @@ class ReplicaStep(abc.ABC):
         """Assigns the variables that the model itself changed, in cross-replica context.
 
         Args:
-            doing: What the step was for: `TRAIN`, `TEST` or `PREDICT`.
+            doing: The purpose of the step: `TRAIN`, `TEST` or `PREDICT`.
             values: Their values, in the order of `changed`.
         """
         for variable, value in zip(self.changed[doing], values, strict=True):
