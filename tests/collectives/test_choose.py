@@ -66,8 +66,8 @@ def test_where_it_cannot_be_made(monkeypatch):
 def test_workers_must_want_the_same():
     with pytest.raises(
         ConfigError,
-        match=r"Trainer\(transport\): the workers want different ones "
-        r"\(chief/0 tensorflow, worker/0 tensorflow, worker/1 ring\); give all the same",
+        match=r"Trainer\(transport\): the workers ask for different transports "
+        r"\(chief/0 tensorflow, worker/0 tensorflow, worker/1 ring\); give all workers the same",
     ):
         made(Strategy(), Group(others=2), "tensorflow")
 

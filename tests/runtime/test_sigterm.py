@@ -11,7 +11,7 @@ import pytest
 
 from tfdist.runtime.sigterm import Sigterm, end_on_it
 
-NOTICE = "tfdist: SIGTERM: stopping after the next step; again to end at once\n"
+NOTICE = "tfdist: SIGTERM: stopping after the next step; repeat it to end at once\n"
 
 
 def ended(program: str) -> subprocess.CompletedProcess[str]:

@@ -175,7 +175,7 @@ def test_a_sigterm_after_the_last_step_finds_all_saved(linear, tmp_path):
     from tfdist.errors import Preempted
 
     late = keras.callbacks.LambdaCallback(on_train_end=lambda logs: term())
-    with pytest.raises(Preempted, match="fit had come to its end, which is saved"):
+    with pytest.raises(Preempted, match="fit had finished, and its end is saved"):
         fit(linear(), tmp_path, callback=late)
     assert positions(tmp_path)[-1] == (0, 2, 0, 6, False)
 

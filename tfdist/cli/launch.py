@@ -34,7 +34,7 @@ def main(argv: list[str]) -> int:
             raise ConfigError(f"launch: {given[0]} and --spec exclude each other; keep one of them")
         job = Job.from_file(args.spec, command)
     elif not given:
-        raise ConfigError("launch: how many tasks? give --workers N or --spec FILE")
+        raise ConfigError("launch: no tasks are given; give --workers N or --spec FILE")
     else:
         job = Job.from_counts({role: n or 0 for role, n in counts.items()}, command)
     options = LaunchOptions(
@@ -86,13 +86,13 @@ def _parser() -> Parser:
         type=seconds,
         default=STALL_SECONDS,
         metavar="S",
-        help="seconds without a step, and 10 minutes more for compiling, building and saving, "
-        f"after which a task is lost; 0 for never ({STALL_SECONDS:.0f})",
+        help="seconds without a step after which a task counts as lost, and 10 minutes more while "
+        f"compiling, building or saving; 0 for never ({STALL_SECONDS:.0f})",
     )
     parser.add_argument(
         "--report",
         action="store_true",
-        help="print step times at the end also for one task; SIGUSR2 prints them at any time",
+        help="print step times at the end even for a single task; SIGUSR2 prints them at any time",
     )
     parser.add_argument("--log-dir", type=Path, metavar="D", help="also write one file per task")
     parser.add_argument(

@@ -87,7 +87,7 @@ def main(argv: list[str]) -> int:
     return 0
 
 
-# A task's own affair: where it keeps its files.
+# Options that may differ between tasks: the folders of their files.
 _OWN = ("output_dir", "data_dir", "checkpoint_dir")
 
 

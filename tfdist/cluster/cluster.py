@@ -198,12 +198,12 @@ class Cluster:
 
     @property
     def is_local(self) -> bool:
-        """Whether this is one task on its own, without addresses."""
+        """Returns whether this is one task on its own, without addresses."""
         return not self.members
 
     @property
     def has_ps(self) -> bool:
-        """Whether there are parameter servers."""
+        """Returns whether there are parameter servers."""
         return "ps" in self.jobs
 
     @property
@@ -227,7 +227,7 @@ class Cluster:
 
     @property
     def is_chief(self) -> bool:
-        """Whether this process is the chief."""
+        """Returns whether this process is the chief."""
         return self.task == self.chief
 
     def to_tf_config(self) -> str:

@@ -77,7 +77,7 @@ def _expand(part: str, text: str, where: str) -> list[str]:
 
 
 def _numbers(body: str, text: str, where: str) -> list[str]:
-    """What a bracket stands for."""
+    """Returns the numbers in a bracket, as text with leading zeros."""
     found: list[str] = []
     for piece in body.split(","):
         match = _RANGE.fullmatch(piece.strip())

@@ -50,11 +50,11 @@ def parse_slurm(environ: Mapping[str, str]) -> tuple[Jobs, str, int]:
 
 
 def neighbours(environ: Mapping[str, str]) -> tuple[int, int | None, int]:
-    """Looks at the tasks of the step on this node.
+    """Counts the tasks of the step on this node.
 
     Returns:
-        How many of them compute gradients, which of those this one is (None where it does not),
-        and how many tasks there are.
+        The number of them that compute gradients, this task's place among those (None if it does
+        not), and the number of tasks.
 
     Raises:
         ConfigError: a variable is missing, malformed, or at odds with another.
@@ -71,7 +71,7 @@ def neighbours(environ: Mapping[str, str]) -> tuple[int, int | None, int]:
 def _layout(
     environ: Mapping[str, str],
 ) -> tuple[list[str], list[int], list[tuple[int, int]], int]:
-    """The hosts, the tasks on each, the node and the number on it of each rank, and our rank."""
+    """Returns hosts, tasks per host, node and number on it of each rank, and this task's rank."""
     name = _first(environ, "SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST")
     hosts = expand_hostlist(environ[name], name)
     count_name = _first(environ, "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS")
@@ -160,7 +160,7 @@ def _distribute(environ: Mapping[str, str], per_node: list[int]) -> list[tuple[i
 
 
 def _ports(environ: Mapping[str, str], per_node: int) -> Sequence[int]:
-    """The port of each task of a node."""
+    """Returns the port of each task of a node."""
     if environ.get("TFDIST_PORT_BASE"):
         base = _integer(environ, "TFDIST_PORT_BASE")
         if not 1024 <= base <= 65536 - per_node:

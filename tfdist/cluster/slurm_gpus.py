@@ -1,7 +1,7 @@
-"""Sharing a node's GPUs among its tasks, where Slurm gives all of them to each.
+"""Divides a node's GPUs among its tasks, where Slurm gives all of them to each.
 
 `srun --ntasks-per-node=2 --gres=gpu:2` shows both tasks of a node both GPUs, and each would take
-both. With `--gpus-per-task` or `--gpu-bind` Slurm shares them out itself.
+both. With `--gpus-per-task` or `--gpu-bind` Slurm divides them itself.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
 def share_of_gpus(environ: Mapping[str, str]) -> str | None:
-    """Returns what CUDA_VISIBLE_DEVICES is to be, where it has to be other than it is.
+    """Returns the value to set CUDA_VISIBLE_DEVICES to; None to leave it unchanged.
 
     Each task that computes gradients gets as many GPUs, in the order of the ranks; one that does
     not, such as a ps, gets none.

@@ -1,8 +1,8 @@
-"""Reading the cluster from what Kubeflow Trainer gives the pods of a TrainJob.
+"""Reads the cluster from the variables that Kubeflow Trainer sets in the pods of a TrainJob.
 
-It has no variables for TensorFlow. Those for PyTorch and JAX say how many pods there are, which one
-this is, and where the first one is; the names of the others follow from that one's, as they do in
-every JobSet: `<job>-node-0-<index>.<job>`.
+It sets no variables for TensorFlow. Those for PyTorch and JAX give the number of pods, the index of
+this one, and the address of the first one. The names of the others follow from the first one's, as
+in every JobSet: `<job>-node-0-<index>.<job>`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _PORT = 2222
 
 
 def is_trainjob(environ: Mapping[str, str]) -> bool:
-    """Whether this is one of several pods of a TrainJob."""
+    """Returns whether this is one of several pods of a TrainJob."""
     return _kind(environ) is not None
 
 
@@ -61,9 +61,9 @@ def parse_trainjob(environ: Mapping[str, str]) -> tuple[Jobs, str, int]:
 
 
 def refuse_lone_index(environ: Mapping[str, str]) -> None:
-    """Refuses a pod that is not the first one of a Job, and knows nothing of the others.
+    """Rejects a pod of a Job that is not the first one and has no addresses of the others.
 
-    Where each pod is to train a model of its own, TFDIST_WORKERS is there and empty.
+    Where each pod is to train a model of its own, TFDIST_WORKERS is set and empty.
 
     Raises:
         ConfigError: it is such a pod.
@@ -73,7 +73,7 @@ def refuse_lone_index(environ: Mapping[str, str]) -> None:
         return
     reject(
         "JOB_COMPLETION_INDEX",
-        f"{quote(index)} means that there are other pods, but nothing says where; set "
+        f"{quote(index)} means that there are other pods, but gives no addresses; set "
         "TFDIST_WORKERS to the addresses of all of them, as 'tfdist render jobset' does, or to "
         "nothing (TFDIST_WORKERS=) where each is to train a model of its own",
     )

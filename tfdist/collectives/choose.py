@@ -1,4 +1,4 @@
-"""Which transport carries what crosses replicas."""
+"""Chooses the transport that carries tensors between replicas."""
 
 from __future__ import annotations
 
@@ -35,13 +35,14 @@ def make_transport(
     Args:
         strategy: The strategy.
         group: The processes that train.
-        wanted: One of `TRANSPORTS`. "auto" is what TFDIST_TRANSPORT says, else the ring where
-            each worker has one replica on a CPU and all are connected, else TensorFlow's own.
-        wire_type: The type that float32 gradients travel in; None for their own.
-        bytes_per_pack: How much TensorFlow sends at once, in bytes; 0 leaves it to the strategy.
+        wanted: One of `TRANSPORTS`. "auto" takes the value of TFDIST_TRANSPORT if that is set,
+            else the ring where each worker has one replica on a CPU and all workers connect, else
+            TensorFlow's own collectives.
+        wire_type: The type in which float32 gradients are sent; None for float32.
+        bytes_per_pack: Bytes that TensorFlow sends at once; 0 leaves it to the strategy.
 
     Raises:
-        ConfigError: The workers want different ones, or the ring cannot be had.
+        ConfigError: The workers ask for different transports, or the ring cannot be used.
     """
     where = _WHERE
     if wanted == AUTO and os.environ.get(VARIABLE):
@@ -75,17 +76,19 @@ def _agree(where: str, wanted: str, group: ProcessGroup) -> None:
     chosen = [TRANSPORTS[number] for number in group.exchange(TRANSPORTS.index(wanted))]
     if len(set(chosen)) > 1:
         told = ", ".join(f"{task} {name}" for task, name in zip(group.tasks, chosen, strict=True))
-        raise ConfigError(f"{where}: the workers want different ones ({told}); give all the same")
+        raise ConfigError(
+            f"{where}: the workers ask for different transports ({told}); give all workers the same"
+        )
 
 
 def _why_not(strategy: Any, group: ProcessGroup) -> str:
-    """Why the ring is not for this strategy, on any of its workers; "" where it is."""
+    """Returns the reason why the strategy's workers cannot use the ring; "" if they can."""
     layout = group.layout
     if layout.workers == 1:
         return "all replicas are in one process"
     devices = list(strategy.extended.worker_devices)
     on_cpu = all(tf.DeviceSpec.from_string(name).device_type == "CPU" for name in devices)
-    # A worker may have what another one has not.
+    # Workers may have different devices.
     if not all(group.exchange(int(on_cpu))):
         return "replicas are on GPUs"
     return "" if layout.local_replicas == 1 else f"{layout.local_replicas} replicas a worker"
@@ -95,7 +98,7 @@ _said: list[str] = []
 
 
 def _say(group: ProcessGroup, text: str) -> None:
-    """Tells the user once."""
+    """Logs the chosen transport, on the chief, once per process."""
     if group.is_chief and text not in _said:
         _said.append(text)
         LOGGER.info("transport %s", text)

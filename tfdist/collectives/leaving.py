@@ -15,7 +15,7 @@ from tfdist.collectives.peer_errors import peers_error
 from tfdist.collectives.process_group import ProcessGroup
 from tfdist.runtime import shutdown
 
-# How long a worker that is done waits for the others, in seconds.
+# Seconds that a finished worker waits for the others.
 _PATIENCE = 3600.0
 
 _registered = False
@@ -40,7 +40,7 @@ def leave_together(group: ProcessGroup) -> None:
 
 
 def _wait_for_others(group: ProcessGroup) -> None:
-    # One that fails must not wait: the others learn of it by its end.
+    # A worker that fails must not wait: its end shows the others that it failed.
     if not shutdown.ends_well():
         return
     try:

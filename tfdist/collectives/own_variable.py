@@ -1,4 +1,4 @@
-"""Variables that are tfdist's own, and no strategy's."""
+"""Makes variables that belong to this process, not to a strategy."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from tensorflow.python.ops.resource_variable_ops import ResourceVariable
 def own_variable(initial: Any) -> tf.Variable:
     """Makes a variable of this process, also inside a strategy's scope.
 
-    There `tf.Variable` makes one of the strategy's, which not every strategy lets a replica assign.
+    In a scope `tf.Variable` makes the strategy's kind, which some strategies do not let a replica
+    assign.
 
     Args:
         initial: Its first value.

@@ -1,4 +1,4 @@
-"""Recognises TensorFlow's many errors about lost or diverged peers, and raises one of tfdist's."""
+"""Converts TensorFlow's errors about lost or diverged peers into tfdist's."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tfdist.errors import OutOfStepError, PeerError, TfdistError
 _Method = TypeVar("_Method", bound=Callable[..., Any])
 
 _TASK = re.compile(r"/job:(\w+)/(?:replica:\d+/)?task:(\d+)")
-# How TensorFlow writes that a call to a ps failed.
+# TensorFlow's text for a failed call to a ps.
 _FROM_PS = re.compile(r"remote target /job:ps/replica:0/task:(\d+)")
 _LOSSES = (
     tf.errors.UnavailableError,
@@ -25,13 +25,13 @@ _LOSSES = (
     tf.errors.DeadlineExceededError,
 )
 _ABORTED = "Collective ops is aborted by"
-# What a task held is gone with it, and the one that came in its place says so.
+# The error of a restarted task, which does not have the tensors of its predecessor.
 _FORGOTTEN = "Unable to find the relevant tensor remote_handle"
 # Two workers met at one collective with different tensors, as they are not at the same step.
 _APART = re.compile(
     r"[Cc]ollective instance \d+ expected|Shape mismatch in the collective instance"
 )
-# What TensorFlow adds around the cause.
+# Lines that TensorFlow adds around the cause.
 _NOISE = re.compile(
     r"^(Graph execution error|Detected at node|File |Error reported from|Additional GRPC|The error "
     r"could be|\d+ root error|\[\[|Check the task logs)"
@@ -56,7 +56,7 @@ def peers_error(error: BaseException, own: str) -> TfdistError | None:
     """Converts an error of TensorFlow about peers into one of tfdist.
 
     Args:
-        error: What TensorFlow raised, or the ring.
+        error: An error of TensorFlow or of the ring.
         own: This task, as `worker/0`.
 
     Returns:
@@ -82,7 +82,7 @@ def peers_error(error: BaseException, own: str) -> TfdistError | None:
         )
     names = dict.fromkeys(f"{job}/{index}" for job, index in _TASK.findall(text))
     peers = [name for name in names if name != own]
-    # An unhealthy task is named behind that word; others may only have passed the news on.
+    # An unhealthy task is named after that word; others may only have passed the report on.
     _, found, behind = text.partition("unhealthy")
     if found:
         sick = [f"{job}/{index}" for job, index in _TASK.findall(behind)]
@@ -91,7 +91,7 @@ def peers_error(error: BaseException, own: str) -> TfdistError | None:
 
 
 def _ring_error(text: str, own: str) -> TfdistError | None:
-    """The same for what broke the ring of the workers."""
+    """Converts an error of the workers' ring into one of tfdist."""
     found = verdict.parse(text)
     if found is None:
         return None
@@ -118,11 +118,11 @@ def _lost(own: str, who: str, reason: str) -> PeerError:
 
 
 def out_of_step(own: str, reason: str) -> OutOfStepError:
-    """The error for workers that make different calls.
+    """Returns the error for workers that make different calls.
 
     Args:
         own: This task, as `worker/0`.
-        reason: What each does, in a few words.
+        reason: The calls of each, in a few words.
     """
     return OutOfStepError(
         f"{own}: the workers do not make the same calls ({reason}); call fit, evaluate "
@@ -146,12 +146,12 @@ def naming_peers(method: _Method) -> _Method:
             found = peers_error(error, group.task) if group.has_peers else None
             if found is None:
                 if group.ring is not None:
-                    # As TensorFlow's own collectives do: the peers wait for what will not come.
+                    # As TensorFlow's own collectives do; otherwise the peers would wait forever.
                     group.ring.abort(_reason(str(error)))
                 raise
             raise found from error
         except RuntimeError as error:
-            # Ctrl-C came while TensorFlow passed on the error that it had caused in the ring.
+            # Ctrl-C broke the ring, and TensorFlow wrapped the KeyboardInterrupt.
             if "REPLACED BY KeyboardInterrupt" in str(error):
                 raise KeyboardInterrupt from None
             raise

@@ -14,7 +14,7 @@ from tfdist.collectives.tensorflow import TensorFlowTransport
 
 _BROADCAST_BYTES = 16 << 20
 
-# What workers may be in when they exchange something.
+# The trainer's methods in which workers exchange values.
 CALLS = ("no call", "fit", "evaluate", "predict")
 
 
@@ -31,10 +31,10 @@ class ProcessGroup:
         has_peers: Whether other processes take part.
         task: This process, as `worker/0`.
         layout: The replicas it holds.
-        tasks: The processes that train together, as `worker/0`, in their order; one alone: none.
-        call: One of `CALLS`: what the workers are in. They tell each other with all they exchange.
-        ring: This process's place in their ring, where their tensors travel by one. What they
-            tell each other goes by it too: it sees at once that a peer is lost.
+        tasks: The processes that train together, as `worker/0`, in their order; empty for one.
+        call: The trainer's method that runs, one of `CALLS`; every exchange compares it.
+        ring: This process's place in the workers' ring, None where they have none. Values are
+            then exchanged over it too, as it detects a lost peer at once.
     """
 
     def __init__(self, strategy: tf.distribute.Strategy, *, is_synchronous: bool = True) -> None:
@@ -64,7 +64,7 @@ class ProcessGroup:
         self._barrier: Any = None
 
     def exchange(self, value: int) -> list[int]:
-        """Tells every worker `value`; returns all workers' values, in their order.
+        """Sends `value` to every worker; returns all workers' values, in their order.
 
         All workers must call it at the same point.
 
@@ -87,7 +87,7 @@ class ProcessGroup:
         return [int(v) for v in rows[:, 0]]
 
     def prepare_barrier(self) -> None:
-        """Traces the function that `barrier` runs; nothing can be traced when Python ends."""
+        """Traces the function that `barrier` runs, as none can be traced while Python exits."""
         if self.layout.workers > 1 and self._barrier is None:
             spec = tf.TensorSpec([self.layout.workers], tf.int64)
             self._barrier = self._sum_of_workers.get_concrete_function(spec)
@@ -109,7 +109,7 @@ class ProcessGroup:
             whole = np.frombuffer(data, np.uint8).copy() if self.is_chief else np.empty(size, "u1")
             self.ring.broadcast(whole)
             return whole.tobytes()
-        # Whole numbers, so that nothing is rounded on the way.
+        # Integers, so that nothing is rounded.
         own = data if self.is_chief else b""
         pieces = []
         for start in range(0, size, _BROADCAST_BYTES):
@@ -120,7 +120,7 @@ class ProcessGroup:
         return b"".join(pieces)
 
     def gather(self, data: bytes, size: int) -> list[bytes]:
-        """Tells every worker `data`; returns all workers' data, in their order.
+        """Sends `data` to every worker; returns all workers' data, in their order.
 
         All workers must call it at the same point, with the same size.
 

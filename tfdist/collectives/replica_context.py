@@ -37,9 +37,9 @@ class OneReplicaView(_StandIn):
     transport.
 
     Args:
-        real: The replica context it stands in for.
-        count: How many examples this replica has; with none, it adds nothing to the sums.
-        transport: What sums over the replicas.
+        real: The replica context that it replaces.
+        count: The number of examples of this replica; with 0, it adds nothing to the sums.
+        transport: The transport that sums over the replicas.
         keep: Keeps the Python state that the replicas of this process share, and returns a
             function that brings it back; called before another replica gets its turn.
     """
@@ -52,7 +52,7 @@ class OneReplicaView(_StandIn):
         keep: Callable[[], Callable[[], None]] | None = None,
     ) -> None:
         super().__init__(_DEFAULT_STRATEGY, real)
-        # Which copy of a variable is read here; the default strategy knows of one only.
+        # Selects the copy of a variable to read; the default strategy has only one.
         self._local_replica_id = real._local_replica_id
         self._count = count
         self._transport = transport
@@ -68,7 +68,7 @@ class OneReplicaView(_StandIn):
         mean = reduce_op in (tf.distribute.ReduceOp.MEAN, "MEAN", "mean")
 
         def of_examples(tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-            """Zeros in the place of what a row that stands in for none computed."""
+            """Replaces the values of an empty replica, which computed a padding row, by zeros."""
             return [tf.where(self._count > 0, t, tf.zeros_like(t)) for t in tensors]
 
         def total(tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
@@ -82,7 +82,7 @@ class OneReplicaView(_StandIn):
 
         @tf.custom_gradient
         def reduce(*tensors: tf.Tensor) -> Any:
-            # What was left out of the sum has no part in its gradient either.
+            # Values left out of the sum have no gradient either.
             return total(tensors), lambda *upstream: of_examples(total(upstream))
 
         flat = tf.nest.flatten(value)
@@ -117,10 +117,10 @@ def real_context() -> tf.distribute.ReplicaContext:
 
 @contextlib.contextmanager
 def giving_way() -> Iterator[tf.distribute.ReplicaContext]:
-    """Makes the strategy's own replica context current, for a call in which others get their turn.
+    """Makes the strategy's own replica context current for a call that runs other replicas.
 
-    The replicas of one process are threads that take turns there, and share its objects: what
-    the views in place of that context keep is brought back afterwards.
+    The replicas of one process are threads that take turns in such a call, and share its objects:
+    the state that each replacing context keeps is restored afterwards.
     """
     context = tf.distribute.get_replica_context()
     restores = []

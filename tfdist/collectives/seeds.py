@@ -1,4 +1,4 @@
-"""One seed for what TensorFlow draws at random on every worker, where the user gave none.
+"""Sets the same TensorFlow seed on every worker where the user gave none.
 
 A dataset that shuffles without a seed takes one from TensorFlow's global seed when it is made. If
 that is the same on all workers, so are the batches, as the strategy is built before the data.

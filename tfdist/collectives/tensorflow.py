@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from tfdist.collectives.replica_context import giving_way, real_context
 
-# What TensorFlow's collectives between processes gather.
+# The types that TensorFlow's collectives between processes can gather.
 _GATHERED = (tf.float16, tf.float32, tf.float64, tf.int32, tf.int64)
 _SUM = tf.distribute.ReduceOp.SUM
 

@@ -5,5 +5,5 @@ from __future__ import annotations
 AUTO, TENSORFLOW, RING = "auto", "tensorflow", "ring"
 TRANSPORTS = (AUTO, TENSORFLOW, RING)
 
-# What "auto" stands for, if it is set.
+# Names the transport to use for "auto".
 VARIABLE = "TFDIST_TRANSPORT"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-# By the name a user gives; None is a gradient's own type, which rounds nothing.
+# By the name that a user gives; None is a gradient's own type, without rounding.
 WIRE_TYPES: dict[str, tf.DType | None] = {
     "auto": None,
     "float32": None,

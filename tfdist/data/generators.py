@@ -1,4 +1,4 @@
-"""Python's and NumPy's random numbers, which a library may draw where users do not expect it."""
+"""Preserves the state of Python's and NumPy's random number generators."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import numpy as np
 
 @contextlib.contextmanager
 def untouched() -> Iterator[None]:
-    """Puts the generators back to where they were.
+    """Restores the state of the generators at the end of the block.
 
-    TFDS draws from Python's when it prepares a data set, and Keras draws the seeds of weights from
-    it: only the process that prepares, and only in its first run, would have other weights.
+    TFDS draws from Python's generator when it prepares a dataset, and Keras draws the seeds of
+    weights from it: the process that prepares, in its first run only, would have other weights.
     """
     of_python, of_numpy = random.getstate(), np.random.get_state()
     try:

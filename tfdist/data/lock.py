@@ -69,7 +69,7 @@ def _acquire(descriptor: int, path: Path, task: str, timeout: float) -> None:
         holder = os.pread(descriptor, 200, 0).decode(errors="replace") or "another process"
         if now - start >= timeout:
             raise PeerError(
-                f"waited {timeout:g} s for {holder} to prepare {task}; see whether it is stuck, "
+                f"waited {timeout:g} s for {holder} to prepare {task}; check whether it is stuck, "
                 "or allow more with prepare_timeout"
             )
         if now - reported >= _REPORT_SECONDS:

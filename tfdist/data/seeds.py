@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-# What the randomness is for; different purposes must not share a stream.
+# The purposes of random numbers; different purposes must not share a stream.
 ORDER, FILES, BUFFER, AUGMENT, SYNTHETIC = range(5)
 
 

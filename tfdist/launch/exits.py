@@ -38,7 +38,7 @@ class Exit:
 
     @property
     def failed(self) -> bool:
-        """Whether it ended with a code other than 0."""
+        """Returns whether the task ended with a code other than 0."""
         return self.code != 0
 
     @property
@@ -50,12 +50,12 @@ class Exit:
 
     @property
     def retryable(self) -> bool:
-        """Whether starting again may help."""
+        """Returns whether starting again may help."""
         return self.exit_code >= 128
 
     @property
     def complains(self) -> bool:
-        """Whether it only says that some other task was lost."""
+        """Returns whether the task only reports that another one was lost."""
         return self.code == EXIT_PEER_LOST and not self.note
 
     def __str__(self) -> str:

@@ -158,10 +158,10 @@ class GroupRun:
 
     @property
     def _undisturbed(self) -> bool:
-        """Whether nothing is ending the run yet."""
+        """Returns whether the run is not ending yet."""
         return self._agenda.kill is None and not self._around.signals.ending and not self._done
 
-    # What may happen.
+    # The events.
 
     def _heed_signals(self, now: float) -> None:
         signals = self._around.signals

@@ -132,7 +132,7 @@ class Guard:
             os.killpg(self._pid, signal.SIGCONT)
 
     def _ask_orphans(self) -> None:
-        """Asks the processes to end that left the task's group and are now this one's children."""
+        """Sends SIGTERM to the task's processes outside its group that this process has adopted."""
         for pid in _children():
             if pid not in self._asked:
                 self._asked.add(pid)

@@ -1,4 +1,4 @@
-"""Reading a TFJob or a JobSet: which tasks it has, what they run, and what is different here."""
+"""Reads a TFJob or a JobSet: its tasks, their commands, and the fields not followed here."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tfdist.validation import kind, quote, reject
 _VARIABLE = re.compile(r"\$\(([A-Za-z_][A-Za-z0-9_]*)\)|\$\$")
 _MOST = 10_000
 
-# What is in a manifest and is not done here, with what is done instead.
+# Fields of a manifest that are not followed here, and what is done instead.
 _RESTARTS = "--max-restarts says how often tasks start again"
 _END = "the job is done when chief and workers are; beside ps, when the chief is"
 _DIFFERENT_RUN = {
@@ -43,13 +43,13 @@ _OWN_TASK = ("TFDIST_TASK_TYPE", "TFDIST_TASK_INDEX")
 
 @dataclass
 class Manifest:
-    """What was read.
+    """The content of a manifest.
 
     Attributes:
         counts: The tasks of each role.
         commands: The command of each role.
         env: The variables of each role.
-        notes: What is different here, a line each.
+        notes: The differences from a run on the cluster, one line each.
     """
 
     counts: dict[str, int] = field(default_factory=dict)
@@ -59,7 +59,7 @@ class Manifest:
 
 
 def unpacked(document: Mapping[str, Any]) -> list[Any]:
-    """The documents in a `kind: List`; else the document itself."""
+    """Returns the documents in a `kind: List`; else the document itself."""
     items = document.get("items")
     return items if document.get("kind") == "List" and isinstance(items, list) else [document]
 
@@ -78,7 +78,7 @@ def read_tfjob(
         What was read, and the name of the field that has the tasks.
 
     Raises:
-        ConfigError: The operator would refuse it, or hold it.
+        ConfigError: The operator would reject it, or suspend it.
     """
     where = f"{path}: spec.tfReplicaSpecs"
     spec = _get(loaded, "spec", path)
@@ -121,7 +121,7 @@ def read_jobset(
         What was read, and the name of the field that has the tasks.
 
     Raises:
-        ConfigError: It is malformed, suspended, or a job of it is no role.
+        ConfigError: It is malformed or suspended, or a replicated job of it is not a role.
     """
     where = f"{path}: spec.replicatedJobs"
     spec = _get(loaded, "spec", path)
@@ -165,7 +165,7 @@ def _add(
     *,
     named: bool,
 ) -> None:
-    """Takes down what the pods of a role run."""
+    """Adds the command and the variables of a role to `read`."""
     container = _container(holder, where, named=named)
     pod = holder["template"]["spec"]
     _note(read, pod, f"{where}.template.spec", _DIFFERENT_POD)
@@ -180,7 +180,7 @@ def _add(
 def _note(
     read: Manifest, holder: Mapping[str, Any], where: str, different: Mapping[str, str]
 ) -> None:
-    """Says of each field that is there and not followed what is done instead, once a field."""
+    """Notes each field that is given but not followed, once, and what is done instead."""
     for name, instead in different.items():
         text = f".{name} is not followed here: {instead}"
         if holder.get(name) and not any(note.endswith(text) for note in read.notes):
@@ -193,7 +193,7 @@ def _refuse_suspended(holder: Mapping[str, Any], where: str) -> None:
 
 
 def _count(value: Any, where: str) -> int:
-    """A number of replicas; none given means one."""
+    """Checks a number of replicas; None means one."""
     if value is None:
         return 1
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= _MOST:

@@ -76,7 +76,7 @@ class TaskProcess:
 
     @property
     def given_up(self) -> bool:
-        """Whether `give_up` was called; the task may still be ending."""
+        """Returns whether `give_up` was called; the task may still be ending."""
         return bool(self._note)
 
     def give_up(self, note: str) -> None:

@@ -47,13 +47,13 @@ class Sign:
 
     @property
     def fed(self) -> bool:
-        """Whether its step has received its input, so that it computes or waits for its peers."""
+        """Returns whether its step has its input, so that it computes or waits for its peers."""
         beat = self.beat
         return beat is not None and self.phase in _STEPPING and beat.fed > beat.time
 
     @property
     def outside(self) -> bool:
-        """Whether its main thread is known to be outside TensorFlow, and not in the ring."""
+        """Returns whether its main thread is known to be outside TensorFlow and the ring."""
         if self.at is None:
             return False
         path = self.at[0].replace(os.sep, "/")
@@ -61,7 +61,7 @@ class Sign:
 
     @property
     def reading(self) -> bool:
-        """Whether its main thread is known to wait for input."""
+        """Returns whether its main thread is known to wait for input."""
         return self.at is not None and self.at[2].startswith("iterator_get_next")
 
     def patience(self, limit: float) -> float:

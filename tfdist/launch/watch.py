@@ -16,9 +16,9 @@ from tfdist.launch.stalls import Sign
 from tfdist.launch.steps import StepTimes
 from tfdist.runtime import heartbeat
 
-# Between asking for stacks and judging: they have to come through the pipe.
+# Seconds for stacks to arrive through the pipe before they are evaluated.
 _STACK_SECONDS = 0.8
-# More than this between two looks means that this process did not run, so perhaps nobody did.
+# A longer time between two checks means that this process, and maybe all tasks, did not run.
 _LONGEST_LOOK = 2.0
 _WORK = ("serving", "training", "evaluating", "predicting", "saving", "done")
 
@@ -139,7 +139,7 @@ class Watch:
         return alone + ([group] if group else [])
 
     def _be_patient(self) -> None:
-        """Restarts the time limit of all tasks, which may have waited for what just happened."""
+        """Restarts the time limit of all tasks, which may have waited for an event just handled."""
         for seen in self._seen.values():
             seen.idle = 0.0
 
@@ -149,7 +149,7 @@ class Watch:
         return Sign(name, seen.beat, seen.idle, seen.stopped, at)
 
     def _ask(self, group: Sequence[str]) -> None:
-        """Asks tasks for their stacks, which they print among their lines."""
+        """Asks tasks for their stacks, which they print with their other output."""
         for name in group:
             seen = self._seen[name]
             seen.process.output.recent.clear()

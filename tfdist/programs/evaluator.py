@@ -1,4 +1,4 @@
-"""What an evaluator does beside a job that trains: it evaluates each checkpoint that appears."""
+"""Runs the evaluator task of a job: evaluates each checkpoint as the job saves it."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ def evaluate(cluster: Cluster, options: TrainOptions) -> list[dict[str, Any]]:
 
     Args:
         cluster: The cluster whose evaluator this process is.
-        options: What the job does. The strategy is that of one task, whatever the job's is.
+        options: The options of the job, except the strategy, which is always that of one task.
 
     Returns:
-        The results, one of each checkpoint, as they stand in `RESULTS` in the output directory.
+        The results, one per checkpoint, as written to `RESULTS` in the output directory.
 
     Raises:
         ConfigError: An option is wrong; there is no directory of checkpoints, or they are of
@@ -46,7 +46,7 @@ def evaluate(cluster: Cluster, options: TrainOptions) -> list[dict[str, Any]]:
     """
     if options.checkpoint_dir is None:
         raise ConfigError(
-            f"checkpoint_dir: {cluster.task} has nothing to evaluate without one; give the "
+            f"checkpoint_dir: {cluster.task} has nothing to evaluate without it; give the "
             "--checkpoint_dir that the job saves to"
         )
     output = output_directory(options.output_dir)
@@ -74,10 +74,10 @@ def evaluate(cluster: Cluster, options: TrainOptions) -> list[dict[str, Any]]:
 
 
 def _appearing(folder: pathlib.Path, epochs: int) -> Iterator[tuple[pathlib.Path, Content]]:
-    """The checkpoints in the order of training, up to that of the last epoch."""
+    """Yields the checkpoints as they appear, up to that of the last epoch."""
     heart = Heart()
     seen: dict[str, int] = {}
-    LOGGER.info("evaluating what is saved in %s", folder)
+    LOGGER.info("evaluating the checkpoints in %s as they appear", folder)
     while True:
         # A run that is started over may save under the same name again.
         for path in sorted(folder.glob("checkpoint-*.tfdist")):
@@ -86,10 +86,10 @@ def _appearing(folder: pathlib.Path, epochs: int) -> Iterator[tuple[pathlib.Path
                 if seen.get(path.name) == changed:
                     continue
                 content = checkpoint_file.decode(path.read_bytes())
-            except FileNotFoundError:  # There are newer ones: this one was not kept.
+            except FileNotFoundError:  # The job has removed it, as there are newer ones.
                 continue
             except (OSError, DamagedError) as error:
-                LOGGER.warning("checkpoint %s is passed over: %s", path.name, error)
+                LOGGER.warning("checkpoint %s is skipped: %s", path.name, error)
                 seen[path.name] = changed
                 continue
             seen[path.name] = changed
@@ -114,10 +114,10 @@ def _restore(model: keras.Model, path: pathlib.Path, content: Content) -> None:
 
 
 class _Results:
-    """What came of each checkpoint: printed, in a file of JSON lines, and for TensorBoard.
+    """The results of the checkpoints: prints them, and writes JSON lines and TensorBoard events.
 
     Args:
-        output: Where the files are written; None for nowhere.
+        output: The directory for the files; None to write none.
     """
 
     def __init__(self, output: pathlib.Path | None) -> None:
@@ -130,12 +130,12 @@ class _Results:
             self._events = tf.summary.create_file_writer(str(output / _EVENTS))
 
     def has(self, name: str, content: Content) -> bool:
-        """Whether the checkpoint was evaluated."""
+        """Returns whether the checkpoint has been evaluated."""
         key = (name, content.manifest["saved"])
         return any((line["checkpoint"], line["saved"]) == key for line in self.lines)
 
     def add(self, name: str, content: Content, metrics: dict[str, float]) -> None:
-        """Takes down what came of a checkpoint."""
+        """Adds the results of a checkpoint."""
         position = content.manifest["position"]
         line = {
             "checkpoint": name,

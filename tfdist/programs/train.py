@@ -164,10 +164,10 @@ def make_trainer(
     """Makes the model and its trainer.
 
     Args:
-        options: What to train.
+        options: The options of the training.
         source: The dataset.
         plan: Batch and learning rate.
-        strategy: What to train under.
+        strategy: The strategy to train under.
         saves: Whether it saves checkpoints, where the options say so.
 
     Raises:

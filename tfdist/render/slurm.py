@@ -83,7 +83,7 @@ def sbatch(workload: Workload) -> str:
 
 
 def _wrapper(command: Sequence[str]) -> str:
-    """The tfdist to run the command with: the command's own, where it is one."""
+    """Returns the `tfdist` to run the command with: the command itself where it is one."""
     return shlex.quote(command[0]) if posixpath.basename(command[0]) == "tfdist" else "tfdist"
 
 

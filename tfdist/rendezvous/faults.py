@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from tfdist.rendezvous.messages import Hello
 
-# The gravest first. Starting again does not help against the hopeless ones.
+# The most serious first. Starting again does not help against the hopeless ones.
 HOPELESS = ("duplicate", "foreign", "misplaced")
 KINDS = (*HOPELESS, "taken")
 
@@ -47,7 +47,7 @@ class Faults:
         now = time.monotonic()
         fault = self._faults.setdefault((kind, task), _Fault(now, now, text, teller))
         fault.last = now
-        if not teller:  # What we see ourselves counts for more.
+        if not teller:  # A fault that this task sees itself counts for more.
             fault.text, fault.teller = text, teller
 
     def clear(self, kind: str, task: str) -> None:

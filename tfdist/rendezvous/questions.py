@@ -67,7 +67,7 @@ class Questions:
             roster.faults.see("misplaced", name, f"{where} {peer.problem}")
 
     async def _question(self, peer: Peer) -> Hello | None:
-        """Asks who is there; None, with the problem noted, when no task of tfdist is."""
+        """Asks for a peer's name; returns None, and records the problem, where no task answers."""
         host = peer.task.host or ""
         try:
             await self._look_up(peer)
@@ -77,7 +77,7 @@ class Questions:
         try:
             connection = await connect(peer.endpoints, MAX_BYTES)
         except OSError as error:
-            # The name may come to stand for another address, as a pod's does.
+            # The name may resolve to another address later, as a pod's does.
             peer.endpoints = peer.endpoints if _is_literal(host) else []
             peer.problem = f"is not there ({reason(error)})"
             peer.running_since = None
@@ -94,7 +94,7 @@ class Questions:
         return hello
 
     async def _look_up(self, peer: Peer) -> None:
-        """Finds where the peer is, unless that is known and somebody was there.
+        """Resolves the peer's name, unless its address is known and has answered.
 
         Raises:
             OSError: Its name does not resolve.
@@ -103,7 +103,7 @@ class Questions:
         if not peer.endpoints:
             peer.endpoints = await resolve(host, port)
         elif peer.silent:
-            # A name server that is slow must not cost what is left to ask the peer in.
+            # A slow name server must leave time to ask the peer.
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(ASK_SECONDS / 2):
                     peer.endpoints = await resolve(host, port)

@@ -24,9 +24,9 @@ class Peer:
         met: Whether it answered with the expected name.
         problem: The problem, where it has not.
         missing: The tasks that it does not reach.
-        endpoints: Where its name resolved to.
+        endpoints: The addresses that its name resolved to.
         silent: Whether nothing there answered in time; the name may stand for another place now.
-        running_since: Since when its port is one of TensorFlow's, in seconds.
+        running_since: The time, in seconds, since which TensorFlow listens on its port.
     """
 
     task: Task

@@ -12,7 +12,7 @@ All process-wide state that tfdist changes is changed here, or is listed here:
 - `shutdown`: `atexit`, `sys.exit` (to record the code), a daemon thread for each exit action.
 - `sigterm`: the handler of SIGTERM, during a `fit` that saves checkpoints, and after TensorFlow
   has taken the signal for itself. In process 1 (a container's) also a handler for the life of the
-  process, a daemon thread, `signal.set_wakeup_fd`, and what runs in a forked child.
+  process, a daemon thread, `signal.set_wakeup_fd`, and a function that runs in a forked child.
 - `process_one`: where `tfdist train` is process 1, that process itself, which goes on in a child.
 - `heartbeat`: the file that TFDIST_HEARTBEAT names; the handler of SIGUSR1, where it is set.
 - `watchdog`: a child process while TensorFlow connects to the other tasks.

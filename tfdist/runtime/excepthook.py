@@ -37,7 +37,7 @@ def report(error: TfdistError) -> int:
     step: TensorFlow's shutdown would wait for that peer.
     """
     print(f"tfdist: {error}", file=sys.stderr, flush=True)
-    # What runs at exit can tell by it, as after any uncaught exception, that this is no success.
+    # Tells functions that run at exit, as any uncaught exception does, that the process failed.
     sys.last_value = error
     if _connected and isinstance(error, (PeerError, OutOfStepError)):
         sys.stdout.flush()
@@ -49,5 +49,5 @@ def _hook(
     kind: type[BaseException], error: BaseException, trace: types.TracebackType | None
 ) -> None:
     if isinstance(error, TfdistError):
-        raise SystemExit(report(error))  # Which ends the process with that code.
+        raise SystemExit(report(error))  # Ends the process with that code.
     _before(kind, error, trace)

@@ -109,7 +109,7 @@ class Heart:
 
 
 def read(path: str) -> Beat | None:
-    """Reads the latest heartbeat of a task; None where there is none yet."""
+    """Reads the latest heartbeat of a task; returns None if there is none yet."""
     try:
         with open(path, encoding="ascii") as file:
             values = json.load(file)

@@ -1,9 +1,9 @@
-"""Signals that come while something else than Python holds the main thread.
+"""Detects signals that arrive while a call outside Python blocks the main thread.
 
-Python runs handlers of signals in the main thread only, between two of its instructions. In a call
-of TensorFlow's that waits for a peer there are none: Ctrl-C would do nothing until the peer comes.
-The interpreter can be asked to write each signal's number to a socket at once, and a thread that
-reads it can see whether the main thread has moved since.
+Python runs signal handlers in the main thread only, between two bytecode instructions. A call of
+TensorFlow that waits for a peer executes none: Ctrl-C would have no effect until the peer answers.
+With `signal.set_wakeup_fd` the interpreter writes each signal's number to a socket at once; the
+thread that reads it can check whether the main thread has moved since.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ import threading
 import time
 import types
 
-# How long the main thread is given to act on a signal by itself, in seconds.
+# Seconds that the main thread has to handle a signal itself.
 _GRACE = 0.2
 
 
 class Interrupts:
-    """Notices signals that the main thread does not get to act on.
+    """Detects signals whose handlers the main thread cannot run.
 
-    Ctrl-C counts at once, if Python's own handler is to act on it, which raises KeyboardInterrupt;
-    SIGTERM the second time, if a handler of Python's is to act on it: the first is a request to
-    save and stop after the next step (see `sigterm`).
+    The first Ctrl-C counts, if its handler is Python's own, which raises KeyboardInterrupt. The
+    second SIGTERM counts, if its handler is a Python function: the first one is a request to save
+    and stop after the next step (see `sigterm`).
     """
 
     def __init__(self) -> None:
@@ -34,15 +34,15 @@ class Interrupts:
         self._written.setblocking(False)
         self._terminations = 0
         self._wanted = False
-        # Where the main thread was when the first signal came that it has not acted on, and when.
+        # The position of the main thread at the first signal that it has not handled; its time.
         self._held: tuple[types.FrameType | None, int] | None = None
         self._since = 0.0
 
     @classmethod
     def install(cls) -> Interrupts | None:
-        """Starts to notice; None where that is not possible.
+        """Starts the detection; returns None where that is not possible.
 
-        Only the main thread may ask for it, and somebody else may have done so.
+        It takes the main thread, and a wakeup descriptor that is not in use.
         """
         if threading.current_thread() is not threading.main_thread():
             return None
@@ -54,15 +54,15 @@ class Interrupts:
         return made
 
     def fileno(self) -> int:
-        """A descriptor that is ready to be read when a signal came."""
+        """Returns a descriptor that is readable when a signal has arrived."""
         return self._numbers.fileno()
 
     def expecting(self) -> bool:
-        """Whether a signal came that the main thread has not acted on yet."""
+        """Returns whether a signal has arrived that the main thread has not handled yet."""
         return self._held is not None
 
     def pending(self) -> bool:
-        """Whether a signal that is to end what goes on has been held back for a while."""
+        """Returns whether a terminating signal has waited for the blocked main thread too long."""
         with contextlib.suppress(BlockingIOError):
             for number in self._numbers.recv(256):
                 self._take(number)
@@ -87,6 +87,6 @@ class Interrupts:
 
 
 def _place() -> tuple[types.FrameType | None, int]:
-    """Where the main thread is: a frame, and the instruction in it."""
+    """Returns the position of the main thread: its frame, and the instruction in it."""
     frame = sys._current_frames().get(threading.main_thread().ident or 0)
     return frame, -1 if frame is None else frame.f_lasti

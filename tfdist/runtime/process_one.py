@@ -1,11 +1,11 @@
-"""Process 1 of a container, which the kernel treats in ways of its own.
+"""Handles process 1 of a container, which the kernel treats unlike any other process.
 
-It gets no signal that it has no handler for, nobody inside the container can kill it, and it is
-left the dead children of others. So `go_on_in_a_child` leaves process 1 to a few lines of Python,
-which hand signals on and end as the child ends.
+It receives no signal that it has no handler for, no process of the container can kill it, and it
+has to reap the orphans of other processes. So `go_on_in_a_child` leaves a few lines of Python in
+process 1, which forward signals and exit as the child exits.
 
-While TensorFlow connects to the other tasks it holds Python's lock and takes SIGTERM for itself:
-then the child cannot end itself, and says so in memory that both see.
+While TensorFlow connects to the other tasks it holds Python's lock and takes over SIGTERM. The
+child cannot end itself then, and records that in shared memory.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ _shared: mmap.mmap | None = None
 
 
 def is_one() -> bool:
-    """Whether this is process 1, or what does its work."""
+    """Returns whether this is process 1, or the child that does its work."""
     return os.getpid() in (1, _stands_for)
 
 
 def go_on_in_a_child() -> None:
-    """Where this is process 1: returns in a child process, and ends this one when that ends.
+    """Forks if this is process 1: returns in the child, and ends process 1 when the child ends.
 
-    Must be called before there are threads.
+    Does nothing in any other process. Must be called before there are threads.
     """
     global _stands_for, _shared
     if os.getpid() != 1:
         return
     _shared = mmap.mmap(-1, 1)
-    # Else one that comes now would be lost.
+    # A signal that arrives now would be lost otherwise.
     signal.pthread_sigmask(signal.SIG_BLOCK, (*_HANDED_ON, signal.SIGCHLD))
     child = os.fork()
     if child:
@@ -49,7 +49,7 @@ def go_on_in_a_child() -> None:
 
 @contextlib.contextmanager
 def held() -> Iterator[None]:
-    """Says that within the block this process may be unable to end itself on SIGTERM."""
+    """Records that within the block this process may be unable to end itself on SIGTERM."""
     if _shared is None or os.getpid() != _stands_for:
         yield
         return
@@ -61,11 +61,11 @@ def held() -> Iterator[None]:
 
 
 def _wait_for(child: int, shared: mmap.mmap) -> int:
-    """Hands signals on to the child until it ends; returns the code to end with."""
+    """Forwards signals to the child until it ends; returns the exit code."""
     asked = False
     while True:
         with contextlib.suppress(ChildProcessError):
-            while True:  # Those of others too, whose parents have died.
+            while True:  # Orphans of other processes too.
                 pid, status = os.waitpid(-1, os.WNOHANG)
                 if pid == child:
                     code = os.waitstatus_to_exitcode(status)

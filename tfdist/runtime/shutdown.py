@@ -1,4 +1,4 @@
-"""Runs actions when a process ends, within a deadline, whatever TensorFlow waits for.
+"""Runs actions when a process ends, within a deadline, even if TensorFlow waits forever.
 
 TensorFlow's calls to other tasks have no deadline, and its threads may hold a lock while they
 wait for a task. Python freezes such threads when it ends, and code that then acquires the lock,
@@ -20,13 +20,13 @@ from tfdist.errors import EXIT_DONE, EXIT_USER_ERROR, TfdistError
 from tfdist.runtime.log import LOGGER
 
 _SECONDS = 10.0
-# After how many seconds a line says what is waited for.
+# Seconds after which a line names the awaited events.
 _SAY_SO = 30.0
 
-# What is to be done, and how many seconds are waited for it.
+# The actions, and the seconds to wait for each.
 _threads: dict[threading.Thread, float | None] = {}
 _ends = threading.Event()
-_codes: list[Any] = []  # What `sys.exit` was called with; what runs at exit is not told.
+_codes: list[Any] = []  # The arguments of `sys.exit`, which exit functions do not get.
 
 
 def at_exit(what: str, act: Callable[[], None], *, patience: float | None = None) -> None:
@@ -74,7 +74,7 @@ def _end() -> None:
         sys.stdout.flush()
         sys.stderr.flush()
         if isinstance(getattr(sys, "last_value", None), KeyboardInterrupt):
-            # As Python ends itself: who started it sees that the signal did it.
+            # As Python itself does, so that the parent process sees the signal as the cause.
             signal.signal(signal.SIGINT, signal.SIG_DFL)
             os.kill(os.getpid(), signal.SIGINT)
         os._exit(_code())

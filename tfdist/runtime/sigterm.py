@@ -1,10 +1,10 @@
-"""SIGTERM: a request to save and stop where training is saved, else the end of the process.
+"""Handles SIGTERM: saves and stops where training saves checkpoints, else ends the process.
 
-The kernel gives process 1 no signal that it has no handler for, so the default, which ends any
-other process, does nothing in a container. `end_process_one` sets a handler there. Handlers written
-in Python run in the main thread only, between two of its instructions, and TensorFlow may hold
-that thread for ever; so a thread of its own hears of the signal, through a pipe that Python's
-handler in C writes to at once.
+The kernel delivers no signal to process 1 that it has no handler for, so SIGTERM, which ends any
+other process, has no effect in a container. `end_process_one` sets a handler there. Python handlers
+run in the main thread only, between two bytecode instructions, and TensorFlow may block that thread
+forever. So a separate thread reads the signal from a pipe, to which Python's C handler writes at
+once.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 from tfdist.errors import EXIT_PREEMPTED
 from tfdist.runtime.process_one import is_one
 
-# For what is printed to get out, in seconds.
+# Seconds to flush standard output.
 _FLUSH = 0.5
 
 _saving: Sigterm | None = None  # The block that makes SIGTERM mean to save.
@@ -33,8 +33,8 @@ _released = threading.Event()
 class Sigterm:
     """Records a first SIGTERM within a `with` block; a second one ends the process.
 
-    Whoever acts on it leaves the block with an exception; else the signal comes once more behind
-    the block. Outside the main thread, where Python allows no handlers, it does nothing.
+    The code that handles it leaves the block with an exception; otherwise the signal is sent again
+    after the block. Outside the main thread, where Python allows no handlers, it does nothing.
     """
 
     def __init__(self) -> None:
@@ -58,10 +58,10 @@ class Sigterm:
         global _saving
         if not self._installed:
             return
-        # What was there before, or the default, where that was no handler of Python's.
+        # The earlier handler, or the default if that was not a Python handler.
         signal.signal(signal.SIGTERM, self._before or signal.SIG_DFL)
         _saving = None
-        if self.came and kind is None:  # Who acts on it raises: it came too late for that.
+        if self.came and kind is None:  # Without an exception, it came too late to be handled.
             os.kill(os.getpid(), signal.SIGTERM)
 
     def _handle(self, number: int, frame: types.FrameType | None) -> None:
@@ -69,8 +69,8 @@ class Sigterm:
         if self.came:
             _end(number)
         self.came = True
-        # Not print: the signal may have come in the midst of one.
-        os.write(2, b"tfdist: SIGTERM: stopping after the next step; again to end at once\n")
+        # Not `print`, which the signal may have interrupted.
+        os.write(2, b"tfdist: SIGTERM: stopping after the next step; repeat it to end at once\n")
 
 
 def end_process_one() -> None:
@@ -97,10 +97,10 @@ def end_process_one() -> None:
 
 
 def linger(seconds: float) -> None:
-    """Makes process 1 go on for a while after SIGTERM, as others may still need it to save.
+    """Makes process 1 continue for a while after SIGTERM, as others may need it to save.
 
     Args:
-        seconds: How long, unless `release_after_it` is called before.
+        seconds: The time to continue, unless `release_after_it` is called before.
     """
     global _patience
     _patience = seconds
@@ -121,7 +121,7 @@ def end_on_it() -> None:
 def _watch(told: int, before: int, terminal: int) -> None:
     while True:
         for number in os.read(told, 64):
-            if before >= 0:  # Another program part was told of signals: it still is.
+            if before >= 0:  # Another part of the program has set it: that still gets the number.
                 with contextlib.suppress(OSError):
                     os.write(before, bytes([number]))
             if number != signal.SIGTERM:
@@ -155,11 +155,11 @@ def _end(number: int) -> None:
 
 
 def _leave_it_to_the_thread(number: int, frame: types.FrameType | None) -> None:
-    """A handler, so that the signal comes at all."""
+    """Does nothing, but is a handler, without which process 1 would not receive the signal."""
 
 
 def _forget() -> None:
-    """In a forked child, whose signals are no affair of its parent's."""
+    """Restores the defaults in a forked child, whose signals must not reach its parent."""
     global _watches
     _watches = False
     signal.set_wakeup_fd(-1)

@@ -25,14 +25,14 @@ _REMARK = re.compile(
 def start_tensorflow() -> None:
     """Imports TensorFlow and lists the devices, dropping the messages of its C++ code.
 
-    Before that, sets how many threads it computes with and which GPUs it sees, where a scheduler
-    limits this task's CPUs, or gives all tasks of a node the same GPUs.
+    Before that, limits its threads where a scheduler limits this task's CPUs, and sets the GPUs it
+    sees where a scheduler gives all tasks of a node the same GPUs.
     Does nothing more where TensorFlow is imported already, or where TF_CPP_MIN_LOG_LEVEL is set to
-    0: that asks for the remarks. Whatever else is written to standard error is passed on.
+    0, which requests the messages. All other output to standard error is passed on.
 
     Raises:
         ConfigError: Several tasks of a node have to share fewer GPUs, or Keras is told to compute
-            with something else than TensorFlow.
+            with a backend other than TensorFlow.
     """
     _check_backend()
     # TensorFlow reads these when it first computes, which may be later than its import.

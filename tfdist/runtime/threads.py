@@ -1,8 +1,8 @@
-"""How many threads TensorFlow computes with, where a scheduler gave this task a part of the node.
+"""Limits TensorFlow's threads where a scheduler gave this task a part of the node.
 
-TensorFlow takes as many as the machine has cores. The order in which a sum is added up follows from
-their number, so the same task would have other numbers on a larger node; and tasks that share a
-node would each take all of it.
+TensorFlow starts as many threads as the machine has cores. The order in which a sum is added up
+depends on their number, so the results of a task would depend on the size of the node; and tasks
+that share a node would each use all of its cores.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _INTER_OP_THREADS = 2
 
 
 def thread_variables(cpus: int) -> dict[str, str]:
-    """The variables that make TensorFlow, and what it calls, compute with so many threads."""
+    """Returns the environment variables that limit TensorFlow and OpenMP to a number of CPUs."""
     return {
         "TF_NUM_INTRAOP_THREADS": str(cpus),
         "TF_NUM_INTEROP_THREADS": str(_INTER_OP_THREADS),
@@ -39,7 +39,7 @@ def limit_threads(environ: MutableMapping[str, str] | None = None, root: str = "
 
 
 def container_cpus(root: str = "/") -> int | None:
-    """The whole CPUs that this process' control group has a quota for; None where it has none.
+    """Returns the quota of this process' control group in whole CPUs; None where there is none.
 
     Args:
         root: Where the file system begins.
@@ -54,7 +54,7 @@ def _slurm_cpus(environ: Mapping[str, str]) -> int | None:
 
 
 def _quotas(root: Path) -> Iterator[float]:
-    """The quotas of this process' control group and of those around it, in CPUs."""
+    """Yields the quotas of this process' control group and of its parents, in CPUs."""
     try:
         lines = (root / "proc/self/cgroup").read_text().splitlines()
     except OSError:

@@ -29,7 +29,7 @@ from tfdist.validation import one_of
 # time it takes in one pack: the reduction of one pack overlaps the packing of the next.
 BYTES_PER_PACK = 8 << 20
 
-# What TensorFlow may take to connect after all tasks have met, in seconds.
+# Seconds that TensorFlow may take to connect after all tasks have met.
 _CONNECT = 60.0
 
 

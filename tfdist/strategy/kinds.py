@@ -51,7 +51,7 @@ KINDS = (
 BY_NAME = {kind.name: kind for kind in KINDS}
 NAMES = (AUTO, *BY_NAME)
 
-# TensorFlow's own, where none is built: one replica, on whatever device.
+# TensorFlow's default strategy, where none is built: one replica, on any device.
 _DEFAULT = Kind("default", "the default strategy", ())
 
 

@@ -23,12 +23,12 @@ from tfdist.runtime.heartbeat import Heart
 if TYPE_CHECKING:
     from tfdist.cluster import Cluster, Task
 
-# How often a task looks whether the chief is there, and how long it may seem away, in seconds.
+# Seconds between two checks of the chief's port, and for which it may be closed.
 _POLL = 0.5
 _AWAY = 10.0
-# How long the chief may take to show up at all; it imports TensorFlow first.
+# Seconds that the chief may take to start; it imports TensorFlow first.
 _START = 300.0
-# How long a task goes on after SIGTERM: all tasks may be told to end, and the chief saves then.
+# Seconds that a task serves after SIGTERM: the chief may have got one too, and saves then.
 _LINGER = 4.0
 
 
@@ -98,10 +98,10 @@ def say_goodbye(cluster: Cluster) -> None:
 
 
 def _tell(cluster: Cluster, task: Task) -> None:
-    # Where an exception or a code ends the process, the others must not take it for success.
+    # The other tasks must not take an exception or a nonzero exit code for success.
     if not shutdown.ends_well():
         return
-    # If the task is gone, there is nobody to tell.
+    # An error means that the task has ended already.
     with (
         contextlib.suppress(tf.errors.OpError),
         tf.device(f"/job:{task.type}/replica:0/task:{task.index}/device:CPU:0"),
@@ -133,7 +133,7 @@ def _wait_for_chief(cluster: Cluster, note: pathlib.Path, start_timeout: float) 
         elif not seen and now - began > start_timeout:
             raise PeerError(
                 f"{cluster.task}: chief/0 ({address}) did not come within {start_timeout:.0f} s; "
-                "see that it runs and that its address is right"
+                "check that it runs and that its address is right"
             )
         time.sleep(_POLL)
 

@@ -35,8 +35,8 @@ def callback_list(
         callbacks: The user's callbacks: one, several or a `CallbackList`.
         is_chief: Whether this worker prints and writes files.
         alone: Whether one device trains, as with plain Keras.
-        last: A callback to be called behind the user's.
-        add_history: Whether a `History` is to be among them.
+        last: A callback to be called after the user's.
+        add_history: Whether to add a `History`.
         verbose: 0, 1 (a bar) or 2 (a line an epoch); "auto" is a bar on a terminal and a line
             elsewhere. Only the chief prints.
         **params: `epochs` and `steps`, for the callbacks.
@@ -73,6 +73,6 @@ def callback_list(
 
 
 def history_of(every: keras.callbacks.CallbackList) -> keras.callbacks.History:
-    """The history that is kept among these callbacks; an empty one where none is."""
+    """Returns the `History` among the callbacks; an empty one where there is none."""
     kept = (c for c in every.callbacks if isinstance(c, keras.callbacks.History))
     return next(kept, None) or keras.callbacks.History()

@@ -57,7 +57,7 @@ def evaluate_epoch(
     most: int,
     stopped: Callable[[], bool] = lambda: False,
 ) -> None:
-    """Evaluates on an epoch's elements, `most` of them a call at most, until it is `stopped`.
+    """Evaluates on an epoch's elements, at most `most` of them per call, until `stopped`.
 
     Raises:
         ConfigError: There is no element.
@@ -96,9 +96,9 @@ def evaluate(
         feed: The data.
         loop: The loop for it.
         every: The callbacks.
-        follower: Is told of each call.
-        exchange: Gives every worker's value of a number.
-        most: How many elements a call takes, at most.
+        follower: Notified of each call.
+        exchange: Exchanges an integer with all workers; returns all values.
+        most: The largest number of elements per call.
 
     Raises:
         ConfigError: There is no element.
@@ -132,7 +132,7 @@ def predict_epoch(
     most: int = 1,
     stopped: Callable[[], bool] = lambda: False,
 ) -> Any:
-    """Predicts an epoch's elements, `most` of them a call at most, until it is `stopped`.
+    """Predicts an epoch's elements, at most `most` of them per call, until `stopped`.
 
     Raises:
         ConfigError: There is no element.
@@ -155,14 +155,14 @@ def predict_epoch(
 
 
 def _wanted(epoch: Epoch, step: int, most: int) -> int:
-    """How many elements to ask for in a call."""
+    """Returns the number of elements to request in a call."""
     if epoch.steps is None:
         return most if epoch.several else 1
     return min(most, epoch.steps - step)
 
 
 def _made(epoch: Epoch, taken: int, wanted: int) -> int:
-    """How many elements a call has taken, where there may have been fewer than wanted."""
+    """Returns the number of elements that a call has taken, which may be fewer than wanted."""
     return epoch.taken - taken if epoch.steps is None else wanted
 
 

@@ -1,4 +1,4 @@
-"""The feeds of a `Trainer`: of what is trained on, and of what is validated on."""
+"""Makes the feeds of a `Trainer` for training and validation data."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from tfdist.training.input.keras_adapters import make_keras_feed, split_validati
 
 
 class Feeds:
-    """Makes feeds of what users hand over as data.
+    """Makes feeds of the data that users pass to a `Trainer`.
 
     Args:
         model: The model that is trained.
         group: The processes that train it.
         of_keras: Whether Keras' own adapters read the data, for one device.
-        steps_a_call: Says how many steps Keras makes in a call.
-        look_at: Is shown all data, to refuse what each worker would read in another order.
+        steps_a_call: Returns the number of steps that Keras makes per call.
+        look_at: Called with all data, to reject data that each worker would read in another order.
 
     Attributes:
-        sources: The latest data that knows the files it reads.
+        sources: The latest data with an attribute `file_paths`.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class Feeds:
         self._look_at = look_at
 
     def draw_seed(self, x: Any) -> int:
-        """What the order of shuffled arrays is to depend on; drawn by the chief."""
+        """Returns the seed for the order of shuffled arrays, drawn by the chief."""
         if isinstance(x, tf.data.Dataset) or callable(x):
             return 0
         # NumPy's generator is what keras.utils.set_random_seed seeds.
@@ -58,7 +58,7 @@ class Feeds:
     def feed(
         self, x: Any, y: Any, sample_weight: Any, *, batch_size: int | None, **more: Any
     ) -> AnyFeed:
-        """The feed of data; see `make_feed` and `make_keras_feed`."""
+        """Makes the feed of any data; see `make_feed` and `make_keras_feed`."""
         check_given(x, y)
         self._look_at(x)
         if hasattr(x, "file_paths"):
@@ -76,7 +76,7 @@ class Feeds:
         return make_feed(x, y, sample_weight, layout=layout, batch_size=batch_size, **more)
 
     def validation(self, data: Any, batch_size: int | None, steps: int | None) -> AnyFeed:
-        """The feed of what was given as `validation_data`."""
+        """Makes the feed of the argument `validation_data`."""
         if isinstance(data, (tuple, list)):
             x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(tuple(data))
             return self.feed(x, y, sample_weight, batch_size=batch_size, steps=steps)
@@ -84,16 +84,16 @@ class Feeds:
         return self.feed(data, None, None, batch_size=batch_size, steps=steps)
 
     def most_epochs(self, epochs: int) -> int:
-        """`epochs`, or as many as Keras is told to run at most."""
+        """Returns `epochs`, or the maximum that Keras is configured to run if that is smaller."""
         return min(epochs, config.max_epochs() or epochs)
 
     def split(self, arrays: tuple[Any, Any, Any], fraction: float, given: Any) -> tuple[Any, Any]:
-        """Parts arrays into what to train on and what to validate on.
+        """Splits arrays into training and validation data.
 
         Args:
             arrays: x, y and sample_weight.
-            fraction: What part of them to validate on; 0 for none.
-            given: What was given to validate on, which comes first.
+            fraction: The fraction to validate on; 0 for none.
+            given: The argument `validation_data`, which is used instead of the split if given.
         """
         if not fraction or (self._of_keras and given is not None):
             return arrays, given
@@ -102,14 +102,14 @@ class Feeds:
         return arrays, given if given is not None else held_out
 
     def global_batch(self, feed: AnyFeed, *, needed: bool) -> int:
-        """Rows of a batch of all workers together; 0 where it takes reading and is not needed."""
+        """Returns the rows of the global batch; 0 if not needed and only known by reading data."""
         if not feed.whole:
             return sum(self._group.exchange(feed.rows))
         return feed.rows if needed or not self._of_keras else 0
 
 
 def validation_is_due(epoch: int, frequency: int | Sequence[int]) -> bool:
-    """Whether `validation_freq` asks for validation after this epoch."""
+    """Returns whether `validation_freq` asks for validation after this epoch."""
     if isinstance(frequency, int):
         return (epoch + 1) % frequency == 0
     return epoch + 1 in frequency

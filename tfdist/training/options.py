@@ -71,7 +71,7 @@ class TrainerOptions:
         )
 
     def fixed_steps_a_call(self, compiled: int) -> int:
-        """How many steps each call makes, whatever number an epoch is to have.
+        """Returns the steps per call of which an epoch has a whole number, as in Keras.
 
         Args:
             compiled: The `steps_per_execution` that the model was compiled with.

@@ -1,4 +1,4 @@
-"""Wraps a trainer's methods: tfdist's errors instead of TensorFlow's, and the call's name."""
+"""Wraps a trainer's methods: converts TensorFlow's errors, and records the call's name."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _Method = TypeVar("_Method", bound=Callable[..., Any])
 
 
 def plain_errors(method: _Method) -> _Method:
-    """Makes a method raise a `PeerError` or a `ConfigError` where it says more.
+    """Makes a method raise a `PeerError` or a `ConfigError` for a known error of TensorFlow.
 
-    The other workers are told the method's name with all that is exchanged in it.
+    Every exchange within the method sends its name, so that workers in other calls are detected.
 
     Args:
-        method: A method of an object whose `_group` is its `ProcessGroup` and whose `_feeds` know
-            the data.
+        method: A method of an object whose `_group` is its `ProcessGroup` and whose `_feeds` are
+            its `Feeds`.
     """
     inner = naming_peers(method)
 
@@ -48,12 +48,12 @@ def plain_errors(method: _Method) -> _Method:
 
 
 def _beyond_its_slice(error: tf.errors.OpError, replicas: int) -> ConfigError | None:
-    """Returns the error of a step that takes a row by its number which a replica does not have."""
+    """Returns the error of a step that indexes a row that its replica's slice does not have."""
     found = _BEYOND.search(str(error))
     if found is None or replicas == 1:
         return None
     return ConfigError(
-        f"the model's step takes a row that its part of a batch does not have ({found[0]}): the "
-        f"first dimension of the data is divided among {replicas} replicas; make it that of the "
-        "examples"
+        f"the model's step indexes a row that its part of a batch does not have ({found[0]}): the "
+        f"first dimension of the data is divided among {replicas} replicas; make the examples the "
+        "first dimension"
     )

@@ -64,11 +64,11 @@ class Session:
     Args:
         group: The processes that train.
         loop: The loop that trains.
-        heart: Where the heartbeats go.
-        flags: Tells all workers of SIGTERM to any.
-        position: Where training begins.
-        checkpoints: Where it is saved; None if nowhere.
-        callbacks: The callbacks, some of which remember things.
+        heart: Writes the heartbeats.
+        flags: Carries a SIGTERM of any worker to all.
+        position: The position at which training begins.
+        checkpoints: The checkpoints to save; None for none.
+        callbacks: The callbacks, of which some have state to save.
         before_save: Called before a save in which all workers take part.
     """
 
@@ -113,17 +113,17 @@ class Session:
             yield
             self._end()
             if self._sigterm.came:
-                raise Preempted("stopped by SIGTERM; fit had come to its end, which is saved")
+                raise Preempted("stopped by SIGTERM; fit had finished, and its end is saved")
 
     def begin_epoch(self, steps: int | None) -> None:
-        """Begins an epoch, or goes on with one that a checkpoint was saved in.
+        """Begins an epoch, or continues one in which a checkpoint was saved.
 
         Args:
-            steps: How many steps it has, those before the checkpoint too; None if unknown.
+            steps: The number of its steps, with those before the checkpoint; None if unknown.
 
         Raises:
-            ConfigError: It had another number when the checkpoint was written: it would go on
-                with other examples, or be taken for done.
+            ConfigError: It had another number of steps when the checkpoint was written, so it
+                would continue with other examples, or count as finished.
         """
         was = self.position.steps
         if self.position.step and None not in (was, steps) and was != steps:
@@ -172,13 +172,13 @@ class Session:
             return
         self._checkpoints.check()
         if not self._loop.update.is_complete():
-            return  # Gradients are under way that no checkpoint holds.
+            return  # A checkpoint does not hold accumulated gradients.
         if self._stops():
             self._before_save()
             self._save()
             self._preempt()
         if self._checkpoints.is_due(self.position.total):
-            # What is due by the clock is due to each worker at a moment of its own.
+            # A checkpoint due by time is due at another moment on each worker.
             if self._checkpoints.is_due_by_steps(self.position.total):
                 self._before_save()
             self._save()
@@ -207,7 +207,7 @@ class Session:
         """Moves on to the next epoch, after the callbacks of this one's end.
 
         Args:
-            finished: Whether this `fit` is done, whatever the number of epochs.
+            finished: Whether this `fit` is done, even if epochs are left.
             last: Whether no epoch follows.
 
         Raises:
@@ -232,7 +232,7 @@ class Session:
             try:
                 self._checkpoints.wait()
             except CheckpointError:
-                return  # The exception under way is what the user is to see.
+                return  # The user is to see the exception that ended training.
 
     def _stops(self) -> bool:
         if self._group.layout.workers > 1:
@@ -290,10 +290,10 @@ def resume(
         return dataclasses.replace(start, finished=True)
     if announces:
         LOGGER.info(checkpoints.describe(saved, batch))
-    # With other batches, the last one that was complete: a few examples may come twice.
+    # With another global batch, rounded down: a few examples may be used twice.
     step = was.after(was.step, batch)
     feed.resume(was.first_epoch, was.epoch, step)
-    # How a cluster of another size shards the data may change the number of batches by one.
+    # In a cluster of another size the number of batches may differ by one.
     same = batch == was.global_batch and checkpoints.has_as_many_workers(saved)
     steps = was.steps if same else None
     return dataclasses.replace(was, step=step, global_batch=batch, steps=steps)

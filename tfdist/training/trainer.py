@@ -52,11 +52,11 @@ class Trainer:
             the update is that of one batch as large as all of them.
         steps_per_call: Steps that run in one call of TensorFlow, between which callbacks are
             not called; "auto" takes the `steps_per_execution` given to `compile`.
-        wire_dtype: The type gradients travel in: "float32", "bfloat16" or "float16" (half the
+        wire_dtype: The type to send gradients in: "float32", "bfloat16" or "float16" (half the
             bytes, rounded sums); "auto" is float32, which is exact.
-        bytes_per_pack: How much TensorFlow sends at once; "auto" leaves it to the strategy.
-        transport: What carries tensors between workers: "ring" (TCP between CPU replicas), or
-            "tensorflow"; "auto" is what TFDIST_TRANSPORT says, else "ring" where it can be.
+        bytes_per_pack: Bytes that TensorFlow sends at once; "auto" leaves it to the strategy.
+        transport: The transport between workers: "ring" (TCP between CPU replicas), or
+            "tensorflow"; "auto" is the value of TFDIST_TRANSPORT, else "ring" where possible.
 
     Raises:
         ConfigError: An argument is out of range, or the model was made under another strategy.
@@ -174,8 +174,8 @@ class Trainer:
             The history: metrics by name, one value per epoch.
 
         Raises:
-            ConfigError: What is asked for cannot work under this strategy, or differs between
-                workers, or the data is malformed, or `checkpoint_dir` is of another job, cannot be
+            ConfigError: An argument cannot work under this strategy, or differs between workers,
+                or the data is malformed, or `checkpoint_dir` is of another job, cannot be
                 written to, or holds damaged checkpoints only. Nothing has been trained.
             CheckpointError: A checkpoint could not be written; those before it are intact.
             PeerError: Another task was lost.

@@ -1,13 +1,13 @@
-"""A ring of workers over plain TCP: sums, gathers and broadcasts of arrays.
+"""Ring all-reduce, reduce-scatter, all-gather and broadcast of arrays over plain TCP.
 
-    connections   sockets to both neighbours, each proven by a secret that the workers share
-    watch         a thread that sees the end of a neighbour, and tells the others who was lost
+    connections   sockets to both neighbours, authenticated by a secret that the workers share
+    watch         a thread that detects the loss of a neighbour and reports it to the others
     stream        bytes to the next worker and from the previous one at the same time
-    calls         one collective at a time; all workers must make the same
+    calls         one collective at a time; all workers must make the same calls
     ring          `Ring`: the collectives, on NumPy arrays
-    buffers       memory that is used again once TensorFlow has let go of it
-    transport     `RingTransport`: the same for tensors, in a step
+    buffers       memory that is reused once TensorFlow has released it
+    transport     `RingTransport`: the same collectives for tensors, in a step
     wiring        makes the ring of a `tf.distribute` strategy
 
-All but the last two do without TensorFlow.
+All but the last two work without TensorFlow.
 """

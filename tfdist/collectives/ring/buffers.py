@@ -1,9 +1,9 @@
-"""Memory that is used again once nobody looks at it any more.
+"""Reuses memory once no array refers to it any more.
 
 TensorFlow takes an aligned array that a `tf.numpy_function` returns without copying it, and may
-keep it for long: a variable that it is assigned to takes over the memory. So memory is used again
-only when no array refers to it, as the references to it say: TensorFlow holds one for as long as
-it reads. Where it holds on, there is simply another piece of memory for the next step.
+keep it for long: a variable that it is assigned to takes over the memory. So memory is reused only
+when its reference count shows that no array refers to it: TensorFlow holds a reference for as long
+as it reads. While it does, the next step gets other memory.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ import numpy as np
 
 from tfdist.collectives.ring.ring import ALIGNMENT
 
-# Smaller ones cost nothing to make, and would hold places for no gain.
+# Smaller pieces are cheap to allocate, so they are not kept.
 _LEAST_BYTES = 1 << 18
-# Of one size, how many are kept; those beyond belong to whoever looks at them.
+# Pieces kept of each size; any others are freed with their last reference.
 _MOST = 3
 
 
 class Buffers:
-    """Pieces of memory, by size."""
+    """A pool of pieces of memory, by size."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._kept: dict[int, list[np.ndarray]] = {}
 
     def take(self, size: int) -> np.ndarray:
-        """Returns `size` bytes that nobody else looks at, aligned for TensorFlow.
+        """Returns `size` bytes that nothing else refers to, aligned for TensorFlow.
 
-        They are the taker's for as long as it, or anybody, holds the array or a view of it.
+        They are not reused while the array or a view of it is referred to.
         """
         if size < _LEAST_BYTES:
             return _aligned(_allocate(size), size)
@@ -51,7 +51,7 @@ def _allocate(size: int) -> np.ndarray:
 
 
 def _aligned(memory: np.ndarray, size: int) -> np.ndarray:
-    """A view; it and all views of it hold a reference to `memory`, their base."""
+    """Returns an aligned view; it and all views of it hold a reference to `memory`."""
     start = -memory.ctypes.data % ALIGNMENT
     return memory[start : start + size]
 
@@ -60,5 +60,5 @@ def _references(arrays: list[np.ndarray], index: int) -> int:
     return sys.getrefcount(arrays[index])
 
 
-# What it is for an array that nothing but its list refers to.
+# The count for an array that only its list refers to.
 _UNUSED = _references([_allocate(0)], 0)

@@ -1,7 +1,7 @@
-"""One collective of a ring at a time, from its header to its end.
+"""Runs the collectives of a ring one at a time, and checks that all workers make the same.
 
-Every message begins with a header that says what it is, so that workers which do not make the same
-calls are told so before any number is taken for another.
+Every message begins with a header that identifies its collective, so that a worker that makes
+another call is detected before its data is used.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tfdist.collectives.ring.stream import Part, Stream
 from tfdist.collectives.ring.verdict import APART, LOST, RingError, Verdict
 from tfdist.collectives.ring.watch import Watch
 
-# Number, kind, type, type on the way, elements.
+# Number of the call, kind, type of the array, type on the wire, elements.
 HEADER = struct.Struct("<IBBHQ")
 SUM, SCATTER, GATHER, BROADCAST = range(1, 5)
 _VERBS = {SUM: "sums", SCATTER: "sums parts of", GATHER: "gathers", BROADCAST: "broadcasts"}
@@ -28,16 +28,16 @@ _TYPES = (
     *("", "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
     *("float16", "bfloat16", "float32", "float64", "complex64", "complex128"),
 )
-# Up to how many bytes a header and what it announces are one message.
+# The largest data, in bytes, that is sent in one message with its header.
 _TOGETHER = 64 << 10
 
 
 class Calls:
-    """The collectives of one worker, which wait for each other.
+    """The collectives of one worker; one begins when the one before it has ended.
 
     Args:
         rank: This worker.
-        names: What the workers are called, by rank.
+        names: The names of the workers, by rank.
         stream: The connections for data.
         watch: Knows whether the ring is broken, and why.
     """
@@ -52,18 +52,18 @@ class Calls:
     def begin(
         self, kind: int, array: np.ndarray, wire: np.dtype[Any] | None, *, sends: bool = True
     ) -> Iterator[Call]:
-        """Makes a call: within the block, what goes over the connections is of this one.
+        """Begins a collective, which has the connections to itself within the block.
 
         Args:
             kind: `SUM`, `SCATTER`, `GATHER` or `BROADCAST`.
-            array: What it is made with.
-            wire: The type on the way; None for the array's own.
+            array: The array to send or receive.
+            wire: The type on the wire; None for the array's own.
             sends: Whether this worker sends anything.
 
         Raises:
             RingError: The ring is broken.
         """
-        # A sum that overflows is infinite, as everywhere in training; that is no news.
+        # A sum that overflows is infinite, as everywhere in training: no warning.
         with self._lock, np.errstate(over="ignore", invalid="ignore"):
             watch = self._watch
             if watch.verdict is not None or watch.closed:
@@ -76,7 +76,7 @@ class Calls:
             except RingError:
                 raise
             except BaseException as error:
-                # What the neighbours would get next is no message of theirs.
+                # The connections are in the middle of a message: no further call can use them.
                 reason = f"{type(error).__name__}: {error}"
                 watch.break_off(Verdict(LOST, self._rank, reason))
                 raise
@@ -84,7 +84,7 @@ class Calls:
                 watch.since = None
 
     def _apart(self, theirs: Sequence[int], own: Sequence[int]) -> RingError:
-        """Breaks the ring, as the previous worker is at another call."""
+        """Breaks the ring because the previous worker makes another call; returns the error."""
         previous = (self._rank - 1) % len(self._names)
         reason = (
             f"{self._names[previous]} {_describe(theirs)}, "
@@ -95,7 +95,7 @@ class Calls:
 
 
 class Call:
-    """What one collective sends and receives."""
+    """Sends and receives the messages of one collective."""
 
     def __init__(self, stream: Stream, what: tuple[int, ...], apart: Any, sends: bool) -> None:
         self._stream, self._what, self._apart = stream, what, apart
@@ -103,7 +103,7 @@ class Call:
         self._outgoing = deque([self._header] if sends else [])
 
     def send(self, data: memoryview) -> None:
-        """Puts something behind what is to be sent."""
+        """Appends data to the outgoing messages."""
         only_header = len(self._outgoing) == 1 and self._outgoing[0] is self._header
         if only_header and len(data) <= _TOGETHER:
             # One message instead of two, each of which would wake the neighbour.
@@ -112,11 +112,11 @@ class Call:
             self._outgoing.append(data)
 
     def run(self, incoming: Iterable[Part], *, finish: bool = True) -> None:
-        """Receives, and sends meanwhile; see `Stream.run`."""
+        """Receives the incoming parts while sending; see `Stream.run`."""
         self._stream.run(self._outgoing, iter(incoming), finish=finish)
 
     def read_header(self, *, any_count: bool = False) -> tuple[int, memoryview]:
-        """Receives a header; returns how many elements follow it, and the header."""
+        """Receives a header; returns the number of elements that follow it, and the header."""
         header = memoryview(bytearray(HEADER.size))
         self.run([(header, None)], finish=False)
         return self.check(header, any_count=any_count), header

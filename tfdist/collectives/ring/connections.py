@@ -1,10 +1,10 @@
-"""The connections of a ring: made by name and port, and proven by a secret.
+"""Connects the workers of a ring, and authenticates every connection with a shared secret.
 
 A worker listens for the previous one and calls the next one, twice: a connection for data and one
-for news. Whoever calls is sent a nonce at once, and has a few seconds to answer with its own nonce
-and an HMAC of both under the secret that the workers share; the listener proves itself likewise.
-The place in the ring is part of what is proven. What a stranger sends is compared with what should
-have come, and is read no further.
+for news. A caller receives a nonce at once, and has a few seconds to answer with its own nonce and
+an HMAC of both under the secret that the workers share; the listener proves itself likewise.
+The place in the ring is part of the proof. A stranger's answer is compared with the expected one,
+and nothing more is read from it.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from tfdist.rendezvous import sockets
 
 PORT_VARIABLE = "TFDIST_RING_PORT"
 
-# How long a caller may take to prove itself, in seconds.
+# Seconds that a caller may take to prove itself.
 PROOF_SECONDS = 5.0
-# How many callers may be here unproven; one more, and the oldest is hung up on.
+# The most callers that have not proven themselves; with one more, the oldest is disconnected.
 _MOST_CALLERS = 64
 _PAUSE = 0.1
-# Of a connection for data. Linux grows buffers by itself, but slowly, and no further than it
-# would allow here; where it allows less than this, its own growth is better.
+# The buffers of a data connection. Linux grows buffers itself, but slowly, and only up to the same
+# limit; where the limit is below this size, its own growth is better.
 _BUFFER_BYTES = 4 << 20
-# After about so many seconds without an answer of its kernel a neighbour is gone.
+# Seconds without an answer of its kernel after which a neighbour counts as lost, about.
 _SILENCE = 30
 
 _DATA, _NEWS = 0, 1
@@ -48,7 +48,7 @@ _Result = TypeVar("_Result")
 
 
 class Connections(NamedTuple):
-    """The sockets of one worker to its neighbours, connected and proven."""
+    """The sockets of one worker to its neighbours, connected and authenticated."""
 
     to_next: socket.socket
     from_previous: socket.socket
@@ -57,17 +57,17 @@ class Connections(NamedTuple):
 
 
 def listen(host: str, rank: int = 0) -> socket.socket:
-    """Opens the port on which the previous worker calls.
+    """Opens the port to which the previous worker connects.
 
     Args:
-        host: This task's own name or address, as the cluster has it; where that is none of this
-            machine's (as in some containers), the port is opened on all its addresses.
+        host: This task's own name or address in the cluster; where this machine has no such
+            address (as in some containers), the port is opened on all its addresses.
         rank: This worker. With TFDIST_RING_PORT set, the port is that number plus the rank, so
-            that it is known to firewalls, and different for workers of one machine; else any
-            that is free.
+            that firewalls can allow it and workers of one machine have different ones; otherwise
+            it is any free port.
 
     Raises:
-        ConfigError: TFDIST_RING_PORT is no port.
+        ConfigError: TFDIST_RING_PORT is not a port.
         OSError: The port cannot be opened.
     """
     text = os.environ.get(PORT_VARIABLE, "")
@@ -97,11 +97,11 @@ def connect(
 
     Args:
         rank: This worker.
-        size: How many workers there are, two or more.
-        listener: Where the previous worker calls.
+        size: The number of workers, two or more.
+        listener: The socket to which the previous worker connects.
         following: Host and port of the next worker.
-        secret: What the workers share and nobody else knows.
-        seconds: How long it may take.
+        secret: The secret that only the workers know.
+        seconds: The time limit.
 
     Raises:
         OSError: A neighbour was not reached, or did not come, in time.
@@ -126,7 +126,7 @@ def connect(
 
 
 class _Handshake:
-    """What the caller and the listener of one connection prove to each other."""
+    """Computes the proofs that the caller and the listener of a connection exchange."""
 
     def __init__(self, secret: bytes, size: int, caller: int, listener: int) -> None:
         self._secret = secret
@@ -159,7 +159,7 @@ def _call(
     channel: int,
     deadline: float,
 ) -> socket.socket:
-    """Calls until the listener has proven itself, as the first calls may have been lost."""
+    """Connects to the next worker, again after each failure, until it has proven itself."""
     failure: OSError = TimeoutError("no time is left")
     while (left := deadline - time.monotonic()) > 0:
         try:
@@ -227,7 +227,7 @@ class _Guest:
 def _accept(
     rank: int, size: int, listener: socket.socket, secret: bytes, deadline: float
 ) -> dict[int, socket.socket]:
-    """Takes callers until the previous worker has proven both its connections."""
+    """Accepts callers until the previous worker has proven both its connections."""
     previous = (rank - 1) % size
     handshake = _Handshake(secret, size, previous, rank)
     guests: dict[socket.socket, _Guest] = {}  # Oldest first.
@@ -289,7 +289,7 @@ def _welcome(listener: socket.socket) -> _Guest | None:
 
 
 def _listen_to(guest: _Guest) -> bool:
-    """Reads what the guest says; returns whether it may say more."""
+    """Reads from the guest; returns False once its connection is closed."""
     try:
         data = guest.connection.recv(_ANSWER.size - len(guest.said))
     except BlockingIOError:
@@ -301,7 +301,7 @@ def _listen_to(guest: _Guest) -> bool:
 
 
 def _check(guest: _Guest, handshake: _Handshake, size: int, previous: int) -> int | None:
-    """The channel that the guest has proven to be; None if it has not."""
+    """Returns the channel of a guest whose proof is right, and answers it; else None."""
     nonce, its_size, its_rank, channel, proof = _ANSWER.unpack(guest.said)
     want = handshake.proof(b"caller", channel, guest.nonce, nonce)
     if not hmac.compare_digest(proof, want):
@@ -328,7 +328,7 @@ def _enlarge(connection: socket.socket) -> None:
 
 
 def _see_silence(connection: socket.socket) -> None:
-    """Has the kernel end a connection whose other end's kernel is gone, as in a power failure."""
+    """Makes the kernel end a connection when the other machine is lost, as in a power failure."""
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in (
         ("TCP_KEEPIDLE", _SILENCE // 3),
@@ -341,7 +341,7 @@ def _see_silence(connection: socket.socket) -> None:
 
 
 def _in_a_loop(what: Coroutine[Any, Any, _Result], seconds: float | None = None) -> _Result:
-    """Runs a coroutine in a thread of its own: the calling one may have a running loop."""
+    """Runs a coroutine in a new thread, as the calling one may have a running event loop."""
 
     async def within() -> _Result:
         async with asyncio.timeout(seconds):

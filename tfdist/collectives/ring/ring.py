@@ -2,14 +2,14 @@
 
 Each worker sends to the next one only. An array is cut into as many segments as there are workers;
 segment c belongs to worker c. To sum, segment c starts at worker c + 1, each worker adds its own,
-and it comes to its owner last: the order of the additions is always
+and its owner adds last: the order of the additions is always
 
     ((x[c+1] + x[c+2]) + ... + x[c-1]) + x[c]
 
-whatever comes when. Then the owners' sums go around. A chunk is passed on as soon as it is there,
-so all connections are busy at the same time, and it is added while the processor has it in its
-cache. Where all that the workers have is small, everything goes to everybody, who adds it up in
-the order of the workers: half as many rounds.
+and does not depend on timing. Then the owners' sums go around. A chunk is passed on as soon as it
+arrives, so all connections are busy at the same time, and it is added while it is in the
+processor's cache. Small arrays are sent to every worker, which adds them up in the order of the
+workers: half as many rounds.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from tfdist.collectives.ring.stream import Part, Stream
 from tfdist.collectives.ring.verdict import LEFT, LOST, Verdict
 from tfdist.collectives.ring.watch import Interrupts, Neighbour, Watch
 
-# What travels before the next chunk can be passed on, and what is added at once.
+# The unit of sending, passing on and adding.
 CHUNK_BYTES = 1 << 20
-# Up to how many bytes, of all workers together, everything goes to everybody.
+# The total size, in bytes of all workers, up to which every worker sends its array to all others.
 SMALL_BYTES = 64 << 10
-# Segments start at multiples of it: lines of the processor's cache, and what TensorFlow asks for.
+# Segments start at multiples of it: the size of a cache line, and TensorFlow's alignment.
 ALIGNMENT = 64
 
 WARN_SECONDS = 60.0
@@ -48,12 +48,12 @@ class Ring:
 
     Args:
         rank: This worker, from 0.
-        size: How many workers there are.
+        size: The number of workers.
         connections: To the neighbours; None where there is one worker only. The ring closes them.
-        names: What the workers are called in errors, by rank.
-        warn_seconds: After how long in one collective a line says who is waited for.
-        stall_seconds: After how long a worker that is alive and silent counts as lost.
-        interrupts: What notices Ctrl-C while something else holds the main thread.
+        names: The names of the workers in errors, by rank.
+        warn_seconds: The time in one collective after which a warning names the awaited worker.
+        stall_seconds: The time after which a worker that is alive and silent counts as lost.
+        interrupts: Detects Ctrl-C while a call outside Python blocks the main thread.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class Ring:
         self.rank, self.size = rank, size
         names = list(names) or [f"worker/{i}" for i in range(size)]
         self._scratch = np.empty(CHUNK_BYTES, np.uint8)
-        self._travelling = np.empty(0, np.uint8)  # What is on its way in a type of its own.
+        self._travelling = np.empty(0, np.uint8)  # The values on the wire, if of another type.
         self._watch: Watch | None = None
         if connections is None:
             if size != 1:
@@ -90,7 +90,7 @@ class Ring:
         self._calls = Calls(rank, names, Stream(*data, self._watch), self._watch)
 
     def segment(self, count: int, itemsize: int, rank: int) -> slice:
-        """Which of `count` elements belong to a worker: segments are equal, up to the last ones."""
+        """Returns the slice of `count` elements of a worker; only the last ones may be shorter."""
         step = max(1, ALIGNMENT // itemsize)
         each = -(-count // (self.size * step)) * step
         return slice(min(count, rank * each), min(count, (rank + 1) * each))
@@ -100,12 +100,12 @@ class Ring:
 
         Args:
             array: Contiguous, of the same type and size on all workers.
-            wire_type: float16 or bfloat16, for float32 to travel in. Each worker adds in float32
+            wire_type: float16 or bfloat16, to send float32 in. Each worker adds in float32
                 and rounds what it passes on; the owner's sum is rounded once more, and that is
                 what all keep.
 
         Raises:
-            RingError: A worker was lost, or is at another call. The array holds anything then.
+            RingError: A worker was lost, or makes another call. The array is undefined then.
         """
         flat = _flat(array)
         wire = _wire(flat, wire_type)
@@ -125,7 +125,7 @@ class Ring:
             array: Contiguous, of the same type and size on all workers. It is written to.
 
         Returns:
-            The part of the array that `segment` says, which holds the sums.
+            The part of the array that `segment` returns, which holds the sums.
 
         Raises:
             RingError: As for `all_reduce`.
@@ -138,7 +138,7 @@ class Ring:
         return flat[own]
 
     def all_gather(self, array: np.ndarray) -> list[np.ndarray]:
-        """Gives every worker the arrays of all, of one type and any lengths.
+        """Gathers the arrays of all workers, of one type and any lengths, on every worker.
 
         Args:
             array: This worker's, of one dimension.
@@ -185,7 +185,7 @@ class Ring:
             call.run(_whole(flat, call.send if passes_on else None))
 
     def abort(self, reason: str) -> None:
-        """Breaks the ring, as this worker failed: the others' collectives raise at once."""
+        """Breaks the ring after a failure of this worker: the others' collectives raise at once."""
         if self._watch is not None:
             self._watch.break_off(Verdict(LOST, self.rank, reason))
 
@@ -193,14 +193,14 @@ class Ring:
         """Leaves the ring.
 
         Args:
-            failed: Why this worker cannot go on; "" where it is done.
+            failed: The reason why this worker has failed; "" if it has finished.
         """
         if self._watch is not None:
             kind = LOST if failed else LEFT
             self._watch.close(Verdict(kind, self.rank, failed or "it is done, while others go on"))
 
     def _reduce_small(self, flat: np.ndarray, wire: Any) -> None:
-        """Everything goes to everybody."""
+        """Sums small arrays: every worker receives all of them and adds them up itself."""
         with self._calls.begin(SUM, flat, wire) as call:
             own = flat if wire is None else flat.astype(wire)
             size = HEADER.size + own.nbytes
@@ -220,7 +220,7 @@ class Ring:
             flat[:] = total if wire is None else total.astype(wire)
 
     def _summing(self, flat: np.ndarray, wire: Any, call: Call) -> Iterator[Part]:
-        """The first half of a sum: each segment travels to its owner."""
+        """Returns the parts of the reduce-scatter: segments are summed on the way to owners."""
         self._travelling = _room(self._travelling, 0 if wire is None else 2 * flat.size)
         moved = flat if wire is None else self._travelling[: 2 * flat.size].view(wire)
         per_chunk = CHUNK_BYTES // flat.itemsize
@@ -251,7 +251,7 @@ class Ring:
         return parts()
 
     def _spreading(self, flat: np.ndarray, wire: Any, call: Call) -> Iterator[Part]:
-        """The second half: the owners' sums go around."""
+        """Yields the parts of the all-gather: the owners' sums go around the ring."""
         moved = flat if wire is None else self._travelling[: 2 * flat.size].view(wire)
         per_chunk = CHUNK_BYTES // flat.itemsize
 
@@ -280,14 +280,14 @@ class Ring:
 
 
 def _flat(array: np.ndarray) -> np.ndarray:
-    """The array in one dimension, sharing its memory."""
+    """Returns the array in one dimension, sharing its memory."""
     if not array.flags.c_contiguous:
         raise ValueError("the array is not contiguous")
     return array.reshape(-1)
 
 
 def _bytes(array: np.ndarray) -> memoryview:
-    """The memory of an array of one dimension."""
+    """Returns the memory of an array of one dimension."""
     return array.view(np.uint8).data
 
 
@@ -301,12 +301,12 @@ def _wire(flat: np.ndarray, wire_type: Any) -> np.dtype[Any] | None:
 
 
 def _room(memory: np.ndarray, size: int) -> np.ndarray:
-    """Memory of so many bytes at least."""
+    """Returns `memory` if it has at least `size` bytes, else new memory."""
     return memory if memory.nbytes >= size else np.empty(size, np.uint8)
 
 
 def _whole(piece: np.ndarray, then: Callable[[memoryview], None] | None) -> Iterator[Part]:
-    """Receives an array chunk by chunk."""
+    """Yields the chunks to receive an array in, each with its action."""
     data = _bytes(piece)
     for start in range(0, len(data), CHUNK_BYTES):
         chunk = data[start : start + CHUNK_BYTES]

@@ -1,8 +1,7 @@
-"""Bytes to the next worker of a ring and from the previous one, at the same time, in one thread.
+"""Sends to the next worker of a ring while receiving from the previous one, in one thread.
 
-Sending in a thread of its own would pay where a worker has cores to spare; handing over to it
-costs more than a small message, and on one core a loop over two sockets that do not block moves as
-many bytes.
+A second thread for sending would help only where a worker has idle cores: waking it costs more
+than a small message, and on one core a loop over two non-blocking sockets is as fast.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from collections.abc import Callable, Iterator
 
 from tfdist.collectives.ring.watch import Watch
 
-# Where a part goes that is to be received, and what to do once it is there.
+# The memory to receive a part in, and what to call once the part is complete.
 Part = tuple[memoryview, Callable[[], None] | None]
 
 
@@ -43,10 +42,10 @@ class Stream:
         """Sends `outgoing` and receives all of `incoming`.
 
         Args:
-            outgoing: What to send. What is done with a received part may append to it.
-            incoming: What to receive, in order.
-            finish: Whether all must be sent. Only where no more is to be received: else all
-                workers could wait for the next one to take what it will only take later.
+            outgoing: The data to send. The action of a received part may append to it.
+            incoming: The parts to receive, in order.
+            finish: Whether to return only when all is sent. Must be False if more is to be
+                received later: otherwise all workers could wait for the next one to read.
 
         Raises:
             RingError: A worker was lost.
@@ -59,7 +58,7 @@ class Stream:
             if outgoing:
                 moved = self._send(outgoing)
             if part is not None:
-                # A part may be empty: then it is there at once.
+                # An empty part is complete at once.
                 if len(target):
                     count = self._receive(target)
                     target = target[count:]

@@ -1,4 +1,4 @@
-"""The transport that a ring of workers is: tensors leave TensorFlow for it in `tf.numpy_function`.
+"""Implements the transport with a ring of workers, called through `tf.numpy_function`.
 
 Gradients are copied once, into one piece of memory, which the ring sums in place; TensorFlow takes
 the sums out of it without copying (see `buffers`). Calls of one graph are tied together by control
@@ -26,7 +26,7 @@ class RingTransport:
 
     Args:
         ring: This worker's place among them.
-        wire_type: The type that float32 gradients travel in; None for their own.
+        wire_type: The type in which float32 gradients are sent; None for float32.
     """
 
     def __init__(self, ring: Ring, *, wire_type: tf.DType | None = None) -> None:
@@ -42,11 +42,11 @@ class RingTransport:
         return self._same_shapes(lambda *arrays: self._add_up(arrays, None), values)
 
     def sum_small(self, values: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        """Sums many small tensors of static shapes, in one collective a data type."""
+        """Sums many small tensors of static shapes, in one collective per data type."""
         return self.sum(values)
 
     def sum_gradients(self, gradients: Sequence[Any]) -> list[Any]:
-        """Sums dense gradients, one collective for each type; sparse ones are put together."""
+        """Sums dense gradients, in one collective per data type; concatenates sparse ones."""
         summed = list(gradients)
         sparse = [i for i, value in enumerate(summed) if isinstance(value, tf.IndexedSlices)]
         dense = [i for i, value in enumerate(summed) if value is not None and i not in sparse]
@@ -68,7 +68,7 @@ class RingTransport:
         for value in values:
             if value.dtype in (tf.string, tf.variant, tf.resource):
                 raise ConfigError(
-                    f"gather: tensors of type {value.dtype.name} are given, which cannot travel "
+                    f"gather: tensors of type {value.dtype.name} are given, which cannot be sent "
                     "between workers; allowed: numbers and booleans; give the model numbers"
                 )
         shapes = [tf.TensorShape([None]).concatenate(value.shape[1:]) for value in values]
@@ -78,7 +78,7 @@ class RingTransport:
         return tf.nest.pack_sequence_as(structure, leaves)
 
     def broadcast(self, values: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        """Gives every replica the first one's tensors, of the same shapes on all."""
+        """Sends the first replica's tensors to every replica; the shapes are the same on all."""
         return self._same_shapes(self._spread, values)
 
     def _same_shapes(self, function: Callable[..., _Arrays], values: Sequence[Any]) -> list[Any]:
@@ -88,7 +88,7 @@ class RingTransport:
     def _call(
         self, function: Callable[..., _Arrays], values: list[Any], shapes: list[Any]
     ) -> list[Any]:
-        """Calls a function of arrays with tensors, in the order of all such calls."""
+        """Calls a function of arrays with tensors, after all earlier such calls of the graph."""
         if not values:
             return []
         if tf.executing_eagerly():
@@ -123,7 +123,7 @@ class RingTransport:
         return views
 
     def _put_together(self, *given: Any) -> _Arrays:
-        """Each worker's message: how many rows of each array, then the arrays."""
+        """Concatenates all workers' arrays; each sends its numbers of rows, then its arrays."""
         arrays = [np.asarray(array) for array in given]
         rows = np.array([len(array) for array in arrays], np.int64)
         contents = [np.ascontiguousarray(array).reshape(-1).view(np.uint8) for array in arrays]
@@ -147,16 +147,16 @@ class RingTransport:
 
 
 def _nothing() -> None:
-    """What a reference to an operation gives where there is none."""
+    """Returns None: a weak reference to no operation."""
 
 
 class _Layout(NamedTuple):
-    """Where arrays lie in one piece of memory: those of a type together, each aligned.
+    """The layout of arrays in one piece of memory: those of a type together, each aligned.
 
     Attributes:
         size: Bytes in all.
-        places: Where each array begins and ends, and where the next one may begin.
-        runs: Each type, and from where to where its arrays lie.
+        places: The begin and end of each array, and the next aligned position.
+        runs: Each type, and the begin and end of its arrays.
     """
 
     size: int
@@ -180,12 +180,12 @@ class _Layout(NamedTuple):
         return cls(at, places, runs)
 
     def fill(self, memory: np.ndarray, arrays: _Arrays) -> _Arrays:
-        """Copies the arrays to their places; returns what is there, in their shapes."""
+        """Copies the arrays to their places; returns views of those, in the arrays' shapes."""
         views = []
         for (start, end, after), array in zip(self.places, arrays, strict=True):
             view = memory[start:end].view(array.dtype).reshape(array.shape)
             np.copyto(view, array)
-            # What lies between two arrays is summed with them: no numbers that cost time.
+            # The gaps are summed too: zeros, as denormal numbers would be slow.
             memory[end:after] = 0
             views.append(view)
         return views

@@ -1,11 +1,11 @@
-"""Why a ring is broken: who was lost, or what the workers do that does not go together."""
+"""The reason why a ring is broken, such as a lost worker; sent as a line of text."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
 
-# By this the text of an error is known for the ring's, also inside one of TensorFlow's.
+# Marks the text of a ring's error, which TensorFlow may wrap in an error of its own.
 MARK = "tfdist ring: "
 LOST = "lost"
 APART = "apart"
@@ -24,13 +24,13 @@ class RingError(Exception):
 
 @dataclass(frozen=True)
 class Verdict:
-    """What broke a ring.
+    """The reason why a ring is broken.
 
     Attributes:
         kind: `LOST` (a worker died or is silent), `APART` (two workers made different calls),
-            `LEFT` (a worker came to its end, and others go on) or `INTERRUPTED` (by Ctrl-C).
-        rank: The worker it began with.
-        reason: What happened, in a few words.
+            `LEFT` (a worker has finished while others have not) or `INTERRUPTED` (by Ctrl-C).
+        rank: The worker that caused it.
+        reason: A description in a few words.
     """
 
     kind: str
@@ -38,24 +38,24 @@ class Verdict:
     reason: str
 
     def encode(self) -> bytes:
-        """The line that tells a neighbour, without its end."""
+        """Returns the line to send to a neighbour, without its line end."""
         return f"verdict {self.kind} {self.rank} {_plain(self.reason)}".encode()
 
     def error(self, name: str) -> RingError:
-        """The error to raise.
+        """Returns the error to raise.
 
         Args:
-            name: What the worker is called, as `worker/1`.
+            name: The name of the worker that caused it, as `worker/1`.
         """
         return RingError(f"{MARK}{self.kind} {name} ({_plain(self.reason)})")
 
 
 def decode(line: bytes, size: int) -> Verdict | None:
-    """Reads the line of `Verdict.encode`; None where it is none, or of no worker of the ring.
+    """Reads a line of `Verdict.encode`; None if it is malformed or names no worker of the ring.
 
     Args:
-        line: The line, without its end.
-        size: How many workers the ring has.
+        line: The line, without its line end.
+        size: The number of workers of the ring.
     """
     found = _LINE.fullmatch(line)
     if found is None:
@@ -67,7 +67,7 @@ def decode(line: bytes, size: int) -> Verdict | None:
 
 
 def parse(text: str) -> tuple[str, str, str] | None:
-    """Finds the text of a `RingError` in that of another error.
+    """Finds the text of a `RingError` within the text of another error.
 
     Returns:
         Kind, name of the worker and reason; None where there is none.

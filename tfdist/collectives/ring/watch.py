@@ -1,10 +1,10 @@
-"""Watches the neighbours in a ring, and tells the others when one is lost.
+"""Detects the loss of a neighbour in a ring, and reports it to the other workers.
 
-Each pair of neighbours has a second connection, for news. A thread reads those of both sides all
-the time: their end is the end of the neighbour, also while this worker computes. What it learns it
-passes on to the other side before it closes, so that every worker names the one that was lost
-first and not the one that only passed it on. Then it shuts the connections of the data down, which
-wakes whoever waits in a collective.
+Each pair of neighbours has a second connection, for news. A thread reads both of this worker's
+news connections all the time, also while the worker computes: when one closes, that neighbour has
+ended. The thread passes on what it learns to the other side before it closes its own, so that every
+worker names the one that was lost first, not the one that passed it on. Then it shuts down the data
+connections, which wakes a thread that waits in a collective.
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ from typing import Protocol
 from tfdist.collectives.ring.verdict import INTERRUPTED, LEFT, LOST, RingError, Verdict, decode
 from tfdist.runtime.log import LOGGER
 
-# How often a collective's age is looked at, in seconds.
+# Seconds between two checks of a collective's age.
 _TICK = 2.0
-# How often, while a signal waits to be heard.
+# The same while a signal has not been handled yet.
 _SIGNAL_TICK = 0.05
-# How long one that sees the end of a neighbour's data waits for the news of why.
+# Seconds to wait for the reason after a neighbour's data connection has ended.
 _PATIENCE = 1.0
 _LONGEST_LINE = 1024
 
 
 class Interrupts(Protocol):
-    """Signals that Python has been sent and its main thread cannot act on."""
+    """Signals that the process has received and whose handlers the main thread cannot run."""
 
     def fileno(self) -> int:
-        """A descriptor that is ready to be read when a signal came."""
+        """Returns a descriptor that is readable when a signal has arrived."""
 
     def pending(self) -> bool:
-        """Whether one came that is to end what goes on, and the main thread is held since."""
+        """Returns whether a terminating signal has waited for the blocked main thread too long."""
 
     def expecting(self) -> bool:
-        """Whether it may come to that: `pending` is to be asked again soon."""
+        """Returns whether `pending` may become true soon, so that it must be polled."""
 
 
 @dataclass
@@ -48,10 +48,10 @@ class Neighbour:
     """One side of the ring.
 
     Attributes:
-        rank: The worker there.
+        rank: The worker on that side.
         news: The connection for news.
-        waits: The number of the latest collective in which it said that it waits.
-        ended: Why it will say no more; "" while it may.
+        waits: The number of the latest collective in which it reported that it waits.
+        ended: The reason it gave when it left the ring; "" while it has not left.
     """
 
     rank: int
@@ -62,17 +62,17 @@ class Neighbour:
 
 
 class Watch:
-    """The thread, and what it knows.
+    """Runs the thread, and holds the state of the ring.
 
     Args:
         rank: This worker.
-        names: What the workers are called, by rank.
+        names: The names of the workers, by rank.
         following: The next worker.
         previous: The previous worker.
         data: The connections to shut down when the ring breaks.
-        warn_seconds: After how long in one collective a line says who is waited for.
-        stall_seconds: After how long a worker that is alive and silent counts as lost.
-        interrupts: What notices Ctrl-C while TensorFlow holds the main thread, if anything does.
+        warn_seconds: The time in one collective after which a warning names the awaited worker.
+        stall_seconds: The time after which a worker that is alive and silent counts as lost.
+        interrupts: Detects Ctrl-C while TensorFlow blocks the main thread; may be None.
     """
 
     def __init__(
@@ -89,8 +89,8 @@ class Watch:
     ) -> None:
         self.verdict: Verdict | None = None
         self.closed = False
-        # The collective that goes on: its number, since when, and whether it waits for the next
-        # worker to take something, else for the previous one to give something.
+        # The current collective: its number, its start, and whether it waits for the next worker
+        # to receive, else for the previous one to send.
         self.number = 0
         self.since: float | None = None
         self.waits_for_next = False
@@ -111,16 +111,16 @@ class Watch:
         self._thread.start()
 
     def error(self) -> RingError:
-        """The error that says why the ring is broken; call it where it is."""
+        """Returns the error with the reason why the ring is broken; call it only where it is."""
         verdict = self.verdict or Verdict(LEFT, self._rank, "the ring is closed here")
         return verdict.error(self._names[verdict.rank])
 
     def failed(self, following: bool, reason: str) -> RingError:
-        """The error for a connection for data that ended, once it is known why it did.
+        """Returns the error for a data connection that ended, once the reason is known.
 
         Args:
-            following: Whether it is the one to the next worker.
-            reason: What was seen of it.
+            following: Whether it is the connection to the next worker.
+            reason: The error of the connection, used where no better reason is known.
         """
         if not self._known.wait(_PATIENCE):
             side = self._sides[0 if following else 1]
@@ -131,7 +131,7 @@ class Watch:
         return self.error()
 
     def break_off(self, verdict: Verdict) -> None:
-        """Breaks the ring, unless it is broken, and tells both neighbours why."""
+        """Breaks the ring, unless it is broken already, and sends both neighbours the reason."""
         with self._lock:
             if self.verdict is not None or self.closed:
                 return
@@ -142,7 +142,7 @@ class Watch:
         self._wake_up()
 
     def close(self, news: Verdict) -> None:
-        """Leaves the ring, with news for the neighbours; no collective may go on here."""
+        """Leaves the ring and sends the neighbours the reason; ends a collective that runs."""
         with self._lock:
             if self.closed:
                 return
@@ -203,7 +203,7 @@ class Watch:
         if verdict is None:
             return
         if verdict.kind == LEFT and verdict.rank == side.rank:
-            # What it sent before may still be needed; whoever needs more will see the end.
+            # Data that it sent before may still be needed; a read of more will fail.
             side.ended = verdict.reason
         else:
             self.break_off(verdict)
@@ -223,9 +223,9 @@ class Watch:
         name, waits_too = self._names[side.rank], side.waits >= number
         if age > self._warn_seconds and self._warned != number:
             self._warned = number
-            more = ", which waits for another" if waits_too else ", which has not come to it"
+            more = ", which waits for another" if waits_too else ", which is not in this call"
             LOGGER.warning("%s: has waited %.0f s for %s%s", self._own, age, name, more)
-        # Whoever waits too knows better who keeps all waiting, and is given the time to say so.
+        # A neighbour that waits too knows the cause better: it gets the time to report it.
         if age > self._stall_seconds * (2 if waits_too else 1):
             reason = f"alive, and silent for {age:.0f} s"
             self.break_off(Verdict(LOST, side.rank, reason))

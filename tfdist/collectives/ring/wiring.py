@@ -20,24 +20,24 @@ from tfdist.validation import reject
 STALL_VARIABLE = "TFDIST_RING_STALL"
 _SECRET_BYTES = 32
 
-# What came of it, for each strategy of this process: a ring is made once.
+# The result for each strategy of this process: a ring is made once.
 _made: dict[tf.distribute.Strategy, tuple[Ring | None, str]] = {}
 
 
 def ring_of(strategy: tf.distribute.Strategy, group: ProcessGroup) -> tuple[Ring | None, str]:
-    """The ring of the strategy's workers.
+    """Returns the ring of the strategy's workers, made at the first call.
 
-    All workers must call it at the same point, and all get one, or none does.
+    All workers must call it at the same point; either all of them get a ring or none does.
 
     Args:
-        strategy: One with several workers.
+        strategy: A strategy with several workers.
         group: Those workers.
 
     Returns:
-        The ring, and why there is none; "" where there is one.
+        The ring, or None, and the reason why there is none, else "".
 
     Raises:
-        ConfigError: A variable of the ring's in the environment is wrong.
+        ConfigError: TFDIST_RING_PORT or TFDIST_RING_STALL is malformed.
     """
     if strategy not in _made:
         _made[strategy] = _make(strategy, group)
@@ -55,7 +55,7 @@ def _make(strategy: tf.distribute.Strategy, group: ProcessGroup) -> tuple[Ring |
     except OSError as error:
         problem = f"no port to listen on: {error}"
     ports = group.exchange(0 if listener is None else listener.getsockname()[1])
-    # Every worker draws one, and the chief's is taken.
+    # Every worker draws a secret; the chief's is used.
     secret = group.broadcast(secrets.token_bytes(_SECRET_BYTES))
     connections: Connections | None = None
     following = (rank + 1) % size
@@ -87,7 +87,7 @@ def _make(strategy: tf.distribute.Strategy, group: ProcessGroup) -> tuple[Ring |
 
 
 def _stall_seconds() -> float:
-    """After how long in a collective a worker that is alive and silent counts as lost."""
+    """Returns the seconds after which a worker that is alive and silent counts as lost."""
     text = os.environ.get(STALL_VARIABLE, "")
     try:
         seconds = float(text) if text else STALL_SECONDS

@@ -1,1 +1,1 @@
-"""What all workers must have alike: said field by field, and compared before it can do harm."""
+"""Compares arguments, model and data of all workers, field by field, before they train."""

@@ -1,4 +1,4 @@
-"""Short texts that stand for large values: any single changed value changes them."""
+"""Computes short texts that identify large values, by shape, type and checksum."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-# Words of a row; sums of rows and of columns tell where a value is, at the speed of memory.
+# Words in a row; the sums of rows and columns depend on each value's place, and are fast.
 _ROW = 4096
 # Below this many bytes a checksum of all of them costs nothing.
 _SMALL = 1 << 16
 
 
 def of_array(array: np.ndarray) -> str:
-    """Shape, type and checksum of an array.
+    """Returns shape, type and checksum of an array.
 
-    Large ones are added up along rows and columns of 64-bit words, which any single changed bit
-    changes, and of which the checksum is taken: five times as fast as one of all bytes.
+    Of a large array it is the checksum of the sums of its rows and of its columns of 64-bit words,
+    which any single changed bit changes: five times as fast as a checksum of all bytes.
     """
     if array.dtype == object:
         return f"{array.shape} object {zlib.crc32(repr(array.tolist()).encode()):08x}"
@@ -34,23 +34,23 @@ def of_array(array: np.ndarray) -> str:
 
 
 def of_structure(data: Any) -> list[str]:
-    """The same of each tensor of a structure, in order."""
+    """Returns shape, type and checksum of each tensor of a structure, in order."""
     return [of_array(_host(leaf)) for leaf in tf.nest.flatten(data, expand_composites=True)]
 
 
 def value_of(variable: keras.Variable) -> np.ndarray:
-    """This process's first copy of a variable: a look at all might be a collective."""
+    """Returns this process's first copy of a variable: reading all might be a collective."""
     local = getattr(variable.value, "values", None)
     return _host(local[0] if local else variable.value)
 
 
 def of_variable(variable: keras.Variable) -> str:
-    """Shape, type and checksum of a variable's value."""
+    """Returns shape, type and checksum of a variable's value."""
     return of_array(value_of(variable))
 
 
 def _host(value: Any) -> np.ndarray:
-    """The value on this machine; on a CPU it is not copied."""
+    """Returns the value in this machine's memory; on a CPU it is not copied."""
     if tf.is_tensor(value) or isinstance(value, tf.Variable):
         value = tf.convert_to_tensor(value)
     return np.asarray(value)

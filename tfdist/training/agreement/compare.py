@@ -1,4 +1,4 @@
-"""The workers compare what each of them has, field by field, and all say the same of it."""
+"""Compares the workers' fields; all workers raise the same error where one differs."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from tfdist.errors import ConfigError, TfdistError
 
 Field = tuple[str, str]
 
-_ABSENT = "nothing of the kind"
-# What a worker sends of the first difference it finds, in bytes.
+_ABSENT = "no such field"
+# The size of a worker's report on the first difference it finds, in bytes.
 _REPORT = 4096
 _LONGEST = 110  # characters of a value in a message
 
@@ -48,19 +48,19 @@ def require_same(
     error: type[TfdistError] = ConfigError,
     where: str = "",
 ) -> None:
-    """Sees that all workers have the same fields; all must call it at the same point.
+    """Requires that all workers have the same fields; all must call it at the same point.
 
-    Where all do, it costs the exchange of one number.
+    Where they have, it costs the exchange of one number.
 
     Args:
         group: The workers.
-        fields: What this one has: names, and values as text.
-        error: What to raise.
-        where: When it was found, for the message.
+        fields: The names and values, as text, of this worker.
+        error: The type of the error.
+        where: The beginning of the message, such as the epoch.
 
     Raises:
-        TfdistError: The same on every worker, of the type asked for. It names the first field
-            that differs, in the chief's order, and what the chief and that worker have.
+        TfdistError: An `error`, the same on every worker. It names the first field that differs,
+            in the chief's order, and the values of the chief and of a worker that differs.
     """
     if group.layout.workers == 1:
         return
@@ -87,11 +87,11 @@ def require_same(
 def first_difference(
     chiefs: Sequence[Field], own: Sequence[Field]
 ) -> tuple[int, str, str, str] | None:
-    """The first field in which two descriptions differ.
+    """Returns the first field in which two descriptions differ.
 
     Returns:
-        Its place in the chief's order, its name, the chief's value and our own; None where all
-        are the same.
+        Its place in the chief's order, its name, the chief's value and this worker's; None
+        where all are the same.
     """
     mine = dict(own)
     for place, (name, value) in enumerate(chiefs):
@@ -102,7 +102,7 @@ def first_difference(
         if name not in known:
             return len(chiefs), name, _ABSENT, value
     if list(chiefs) != list(own):
-        return len(chiefs) + 1, "model", "its parts in another order", "them otherwise"
+        return len(chiefs) + 1, "model", "its parts in one order", "them in another"
     return None
 
 

@@ -1,4 +1,4 @@
-"""What a `fit` is about to do, as fields that must be the same on every worker."""
+"""Describes a call of `fit` as fields that must be the same on every worker."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ from tfdist.training.input.shuffles import seeds_of
 from tfdist.training.model.inspection import all_optimizers, inner_optimizer
 from tfdist.training.options import TrainerOptions
 
-# Where only the chief writes; the others need not be told of it, or of how often.
+# Used by the chief only, so the other workers may have others.
 _OF_THE_CHIEF = ("checkpoint_dir", "keep_checkpoints")
-# What the parts of a model say themselves.
+# Parts of a configuration that other fields describe.
 _SAID_BY_PARTS = ("layers", "input_layers", "output_layers", "build_config", "compile_config")
 
 
 def describe_call(
     model: keras.Model, options: TrainerOptions, data: dict[str, Any], fit: dict[str, Any]
 ) -> list[Field]:
-    """Describes a call of `fit` before anything was read or built.
+    """Describes a call of `fit` before anything is read or built.
 
     Args:
         model: The model.
-        options: The trainer's.
+        options: The trainer's options.
         data: Structures that hold the data, by name; None where there is none.
         fit: The other arguments of `fit`.
     """
@@ -60,8 +60,8 @@ def describe_call(
 def describe_data(name: str, data: Any) -> Iterator[Field]:
     """Describes data without reading it, apart from arrays, of which it takes a checksum.
 
-    Of a function of `InputContext`, whose data differs from worker to worker, it says only what
-    the whole has: what a `tfdist.data` pipeline tells of itself.
+    A function of `InputContext` gives each worker other data: only the attributes of the whole
+    are described, which a `tfdist.data` pipeline has.
     """
     if isinstance(data, tf.data.Dataset):
         yield name, "tf.data.Dataset"
@@ -101,12 +101,12 @@ def _arrays(name: str, data: Any) -> Iterator[Field]:
 
 
 def describe_batch(data: Any, *, random: bool) -> list[Field]:
-    """Describes the first global batch, by what is in it.
+    """Describes the content of the first global batch.
 
     Args:
         data: The batch.
-        random: Whether numbers are drawn to make it, as for augmentation, so that each worker
-            may have other images. What remains are labels, whole numbers one an example.
+        random: Whether it is made with random numbers, as for augmentation, so that each worker
+            may have other images. Then only labels are described: one integer per example.
     """
     leaves = tf.nest.flatten(data, expand_composites=True)
     return [
@@ -117,7 +117,7 @@ def describe_batch(data: Any, *, random: bool) -> list[Field]:
 
 
 def describe_variables(model: keras.Model) -> list[Field]:
-    """Describes all weights, statistics and seeds, and what the optimizers hold."""
+    """Describes all weights, statistics and seeds, and the optimizers' variables."""
     fields = [
         (
             f"weights.{numberless(str(variable.path))} [{place}]",
@@ -135,7 +135,7 @@ def describe_variables(model: keras.Model) -> list[Field]:
 
 
 def describe_rates(model: keras.Model) -> list[Field]:
-    """Describes the rates and counts among what `describe_variables` does, which is cheap."""
+    """Describes the optimizers' scalars only, such as rates and counts, which is cheap."""
     return [
         (_state_name(number, place, variable), _state_text(variable))
         for number, optimizer in enumerate(all_optimizers(model))
@@ -193,7 +193,7 @@ def _model(model: keras.Model) -> Iterator[Field]:
 
 
 def _layers(name: str, container: Any, seen: set[int]) -> Iterator[Field]:
-    """The layers of a model, and those inside of them; one in two places is described once."""
+    """Describes the layers of a model and those within them; a shared one only once."""
     layers = getattr(container, "layers", None)
     layers = list(layers if layers is not None else container._layers)
     yield f"{name}.layers", f"{len(layers)} of them"
@@ -220,7 +220,7 @@ def _layer(name: str, layer: keras.Layer) -> Iterator[Field]:
 
 
 def _connections(model: keras.Model) -> Iterator[Field]:
-    """How the layers of a functional model are connected, by their places."""
+    """Describes the connections of a functional model's layers, by the layers' places."""
     config = config_of(model) if hasattr(model, "operations") else None
     if config is None or "layers" not in config:
         return

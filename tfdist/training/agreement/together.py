@@ -1,4 +1,4 @@
-"""When in a `fit` the workers compare what they have, and what becomes of a difference."""
+"""Compares the workers at set points of a `fit`, and raises an error where they differ."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ _DATA = {
     "sample_weight": "data.sample_weight",
     "validation_data": "validation",
 }
-# A worker's own affair: most callbacks are the chief's, and only the chief prints.
+# May differ between workers: most callbacks are the chief's, and only the chief prints.
 _OWN = ("self", "callbacks", "verbose")
 
 
 class Agreement:
-    """Sees, for a trainer, that all workers do the same; does nothing where there is one.
+    """Checks for a trainer that all workers do the same; does nothing with one worker.
 
     All workers must call its methods at the same points.
 
     Args:
         model: The model.
         group: The processes that train it.
-        options: The trainer's.
+        options: The trainer's options.
     """
 
     def __init__(self, model: keras.Model, group: ProcessGroup, options: TrainerOptions) -> None:
@@ -54,7 +54,7 @@ class Agreement:
         self._data: Any = None
 
     def on_call(self, arguments: dict[str, Any]) -> None:
-        """Compares the arguments of `fit`, the model, and all it is trained with.
+        """Compares the arguments of `fit`, the model, its optimizers, losses and metrics.
 
         Raises:
             ConfigError: Something differs, or each worker would read batches of its own.
@@ -68,7 +68,7 @@ class Agreement:
         self.on_data(arguments["validation_data"], "validation_data")
 
     def on_data(self, data: Any, argument: str = "data") -> None:
-        """Refuses data that each worker would read in another order.
+        """Rejects data that each worker would read in another order.
 
         Raises:
             ConfigError: The data shuffles without a seed.
@@ -99,23 +99,23 @@ class Agreement:
             self._compare_variables("before a checkpoint: ", OutOfStepError)
 
     def callback(self) -> keras.callbacks.Callback | None:
-        """A callback that, behind those of the user, compares what they have left.
+        """Returns a callback that compares variables after the user's ones; None if not needed.
 
-        It does so with all variables before the first step and at each epoch's end, and with
-        rates, which schedules set, before the first step of each epoch.
+        It compares all variables before the first step and at each epoch's end, and the
+        optimizers' rates, which schedules set, before the first step of each later epoch.
         """
         return _Watch(self) if self._needed else None
 
     def before_first_step(self, epoch: int, *, trained: bool) -> None:
-        """Compares what the callbacks of an epoch's beginning have left.
+        """Compares variables after the callbacks of an epoch's begin have run.
 
         Args:
-            epoch: Which epoch, from 0.
+            epoch: The number of the epoch, from 0.
             trained: Whether there was an epoch before it in this `fit`.
 
         Raises:
-            ConfigError: It differs, and nothing has been trained: what was given is wrong.
-            OutOfStepError: It differs.
+            ConfigError: They differ before any training, so the configuration is wrong.
+            OutOfStepError: They differ.
         """
         if not trained:
             self._compare_variables("", ConfigError)
@@ -125,7 +125,7 @@ class Agreement:
         require_same(self._group, fields, error=OutOfStepError, where=where)
 
     def after_epoch(self, epoch: int) -> None:
-        """Compares all variables, behind the callbacks of an epoch's end.
+        """Compares all variables after the callbacks of an epoch's end have run.
 
         Raises:
             OutOfStepError: They differ.

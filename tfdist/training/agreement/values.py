@@ -1,4 +1,4 @@
-"""What users give to Keras, as fields of text that do not depend on the process."""
+"""Describes arguments and objects as fields of text that do not depend on the process."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ import tensorflow as tf
 from tfdist.training.agreement.checksum import of_structure
 from tfdist.training.agreement.compare import Field
 
-# Keras numbers the names of what is made: how many were made before says nothing.
+# Keras numbers the names of objects in the order of their creation, which may differ.
 _NUMBERED = re.compile(r"_\d+(?=_|/|$)")
-# What they are drawn from is a variable, which is compared itself.
+# Not described: the state of a seed generator is a variable, which is compared itself.
 _SEEDS = {"seed", "seed_generator"}
-# What is a worker's own affair: its place and its files.
+# Attributes that may differ between workers: their place and their files.
 _OWN = re.compile(r"chief|worker|task|rank|index|path|dir|file|log|verbose")
 _DEPTH = 8
 _LONGEST = 200
 
 
 def fields_of(name: str, value: Any, depth: int = 0) -> Iterator[Field]:
-    """Says what a value is, as one field or several below it.
+    """Describes a value as one field, or as several with names that begin alike.
 
     Args:
         name: The name of the field.
         value: A number, a text, an array, a function, a structure of them, an object of Keras'
             or of a class that has no `get_config`.
-        depth: How deep in another value it is.
+        depth: The number of values that contain it.
     """
     if value is None or isinstance(value, (bool, int, str, bytes)):
         yield name, _bounded(repr(value))
@@ -58,7 +58,7 @@ def fields_of(name: str, value: Any, depth: int = 0) -> Iterator[Field]:
 
 
 def config_of(thing: Any) -> dict[str, Any] | None:
-    """What `get_config` gives, None where there is none or it cannot."""
+    """Returns the result of `get_config`; None where there is none or it fails."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # It is not to be saved.
@@ -69,7 +69,7 @@ def config_of(thing: Any) -> dict[str, Any] | None:
 
 
 def attributes_of(thing: Any) -> dict[str, Any]:
-    """The plain attributes of an object, without those that say where it is or writes to."""
+    """Returns an object's numbers and flags, except those about its place or its files."""
     plain = (bool, int, float)
     return {
         key: value
@@ -79,7 +79,7 @@ def attributes_of(thing: Any) -> dict[str, Any]:
 
 
 def code_of(kind: type) -> str:
-    """A checksum of a class's own methods; those of its bases in Keras are left out."""
+    """Returns a checksum of a class's methods, without those inherited from Keras."""
     crc = 0
     for base in kind.__mro__:
         if base.__module__.split(".")[0] in ("keras", "builtins", "tensorflow", "abc"):
@@ -92,7 +92,7 @@ def code_of(kind: type) -> str:
 
 
 def numberless(name: str) -> str:
-    """A name that Keras gave, without its number."""
+    """Returns a name that Keras made, without its number."""
     return _NUMBERED.sub("", name)
 
 
@@ -152,7 +152,7 @@ def _of_function(function: types.FunctionType) -> str:
 
 
 def _code(code: types.CodeType) -> bytes:
-    """What a function does, without where it stands."""
+    """Returns the bytes of a function's code, without its file and line numbers."""
     parts = [code.co_code, repr(code.co_names).encode()]
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):

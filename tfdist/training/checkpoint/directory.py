@@ -81,7 +81,7 @@ class CheckpointDirectory:
                 faults.append(f"{path.name}: {fault}")
                 self._damaged.add(path.name)
                 LOGGER.warning(
-                    "checkpoint %s is refused: %s; looking for the one before", path, fault
+                    "checkpoint %s cannot be used: %s; trying the one before it", path, fault
                 )
         if faults:
             raise ConfigError(
@@ -144,7 +144,7 @@ class CheckpointDirectory:
             checkpoint_file.write(path, checkpoint_file.encode(manifest, arrays))
             self._damaged.discard(path.name)
             self._prune(number)
-        except Exception as error:  # Whatever it is, nobody hears of it in this thread.
+        except Exception as error:  # Raised later, by `wait`, in the caller's thread.
             self._error = error
 
     def _prune(self, number: int) -> None:

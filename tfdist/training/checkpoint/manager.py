@@ -182,7 +182,7 @@ class Checkpoints:
         return f"{line}; now {', '.join(changes)}" if changes else line
 
     def has_as_many_workers(self, saved: Saved) -> bool:
-        """Whether as many workers train as when the checkpoint was written."""
+        """Returns whether as many workers train as when the checkpoint was written."""
         return bool(saved.content.manifest["cluster"]["workers"] == self._group.layout.workers)
 
     def until_due(self, total: int) -> int | None:
@@ -190,18 +190,18 @@ class Checkpoints:
         return None if self._steps is None else self._steps - total % self._steps
 
     def is_due(self, total: int) -> bool:
-        """Whether the chief is to save after `total` batches, by steps or by time."""
+        """Returns whether the chief is to save after `total` batches, by steps or by time."""
         if self.is_due_by_steps(total):
             return True
         return self._seconds is not None and time.monotonic() - self._last_time >= self._seconds
 
     def is_due_by_steps(self, total: int) -> bool:
-        """Whether it is by their number, of which all workers think alike."""
+        """Returns whether a checkpoint is due by steps, on which all workers agree."""
         return self._steps is not None and total // self._steps > self._last_total // self._steps
 
     @property
     def by_epoch(self) -> bool:
-        """Whether the end of every epoch is saved."""
+        """Returns whether the end of every epoch is saved."""
         return self._steps is None and self._seconds is None
 
     def save(

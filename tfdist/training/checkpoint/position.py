@@ -15,10 +15,10 @@ class Position:
         epoch: The current epoch.
         step: Batches of this epoch that were trained on.
         total: Batches that were trained on altogether, in earlier calls too.
-        seed: The seed of the order of arrays, beside the epoch.
+        seed: The seed of the order of arrays, which depends on the epoch too.
         global_batch: Rows of a batch over all workers.
-        finished: Whether this call of `fit` has nothing left to do, though epochs may be left.
-        steps: Batches that this epoch has, None where that shows at its end only.
+        finished: Whether this call of `fit` is done, even if epochs are left.
+        steps: Batches that this epoch has, None if unknown before its end.
     """
 
     fit: int = 0
@@ -42,7 +42,7 @@ class Position:
 
         Args:
             initial_epoch: The epoch to start at.
-            seed: What the order of arrays depends on.
+            seed: The seed of the order of arrays.
             global_batch: Rows of a batch over all workers.
         """
         return Position(

@@ -20,7 +20,7 @@ from tfdist.training.input.datasets import Readings
 from tfdist.training.input.feed import Feed
 
 _DEFAULT_BATCH = 32
-# As many elements as Keras looks at to see which dimensions vary.
+# The number of elements that Keras reads to find the dimensions that vary.
 _LOOKED_AT = 2
 
 
@@ -41,16 +41,16 @@ def make_feed(
     Args:
         x: A `tf.data.Dataset` of global batches; a function of `tf.distribute.InputContext`
             (and, if it takes them, of `epoch`, and of `first_batch`, the batch to start at) that
-            gives this pipeline's dataset of batches; a `keras.utils.PyDataset` or a generator of
+            returns this pipeline's dataset of batches; a `keras.utils.PyDataset` or a generator of
             global batches; or arrays.
         y: Targets, with arrays only.
         sample_weight: Weights, with arrays only.
         layout: The replicas this process holds.
         batch_size: The global batch, with arrays only.
         shuffle: Whether to shuffle arrays anew in each epoch.
-        seed: The seed of the order of shuffled arrays, beside the epoch.
+        seed: The order of shuffled arrays depends on it and the epoch.
         class_weight: A weight for each class.
-        steps: Steps per epoch, or None for all there are.
+        steps: Steps per epoch, or None for all of the data.
 
     Raises:
         ConfigError: The data is none of these, or an argument cannot be used with it.
@@ -174,10 +174,10 @@ def function_batches(
     layout: ReplicaLayout,
     class_weight: dict[int, float] | None,
 ) -> Callable[[int, int], tf.data.Dataset]:
-    """The batches of a function of `tf.distribute.InputContext`, by epoch and first batch.
+    """Returns a function of epoch and first batch that makes a dataset of the user's function.
 
     Args:
-        function: It may take `epoch` and `first_batch` too.
+        function: A function of `tf.distribute.InputContext`, maybe of `epoch` and `first_batch`.
         layout: The replicas this process holds.
         class_weight: A weight for each class.
     """
@@ -331,7 +331,7 @@ def _tuples(element: Any) -> Any:
 
 
 def _signature(*elements: Any) -> Any:
-    """What elements have in common: a dimension that differs between them is unknown."""
+    """Returns the common specification of elements; dimensions that differ are unknown."""
 
     def spec(*leaves: Any) -> tf.TypeSpec:
         sparse = isinstance(leaves[0], tf.SparseTensor)
@@ -350,7 +350,7 @@ def _signature(*elements: Any) -> Any:
 def with_class_weight(
     dataset: tf.data.Dataset, class_weight: dict[int, float] | None
 ) -> tf.data.Dataset:
-    """The dataset with sample weights by class, where a table of them is given."""
+    """Adds sample weights by class to a dataset; returns it unchanged for None."""
     if class_weight is None:
         return dataset
     table = np.ones(max(class_weight) + 1, np.float32)

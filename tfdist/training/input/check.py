@@ -1,4 +1,4 @@
-"""Refuses, in one line, data that no step could take, and names an image that cannot be read."""
+"""Rejects data that no step could use, and finds images that cannot be read."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _DECODING = re.compile(
 
 
 def check_given(x: Any, y: Any) -> None:
-    """Refuses no data at all.
+    """Rejects a call without data.
 
     Raises:
         ConfigError: There is none.
@@ -39,7 +39,7 @@ def check_given(x: Any, y: Any) -> None:
 
 
 def check_kind(x: Any) -> None:
-    """Refuses objects that hold data in a way that several replicas cannot read.
+    """Rejects kinds of data that several replicas cannot read.
 
     Raises:
         ConfigError: Names the object's type, what is allowed, and what to do.
@@ -48,7 +48,7 @@ def check_kind(x: Any) -> None:
     if isinstance(x, (tf.distribute.DistributedDataset, tf.distribute.DistributedIterator)):
         raise ConfigError(
             f"data: a {name} is given, which is divided among replicas already; allowed: {_KINDS}; "
-            "give the dataset it was made of"
+            "give the dataset it was made from"
         )
     if isinstance(x, (str, bytes, set)):
         raise ConfigError(f"data: {x!r} is given; allowed: {_KINDS}")
@@ -72,7 +72,7 @@ def _is_loader(x: Any) -> bool:
 
 
 def check_batched(dataset: tf.data.Dataset, model: keras.Model, *, divides: bool) -> None:
-    """Refuses a dataset of single examples.
+    """Rejects a dataset of single examples.
 
     Args:
         dataset: The dataset.
@@ -117,15 +117,15 @@ def _lacks_rows(given: Any, wanted: Sequence[int | None]) -> bool:
 
 
 def unreadable(error: Exception, sources: Iterable[Any]) -> ConfigError | None:
-    """Finds what an error of reading images is about.
+    """Finds the image that TensorFlow could not read.
 
     Args:
-        error: What TensorFlow raised in a step.
-        sources: The data; of files, if it has `file_paths`.
+        error: An error that TensorFlow raised in a step.
+        sources: The data; read from files if it has `file_paths`.
 
     Returns:
-        An error that names the file, or says that an image is broken where nobody knows the
-        files; None if the error is about something else.
+        An error that names the file, or that only reports a broken image where the files are not
+        known; None if the error is about something else.
     """
     if not isinstance(error, _UNREADABLE):
         return None
@@ -151,7 +151,7 @@ def _first_unreadable(paths: list[str]) -> tuple[str, str] | None:
         return tf.size(image)
 
     images = tf.data.Dataset.from_tensor_slices(np.asarray(paths, dtype=object).astype("S"))
-    # In order, so that the count of those read says which one could not be.
+    # Deterministic, so that the path reached is that of the image that cannot be read.
     iterator = iter(images.map(read, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True))
     for path in paths:
         try:

@@ -1,8 +1,8 @@
-"""Reads a user's `tf.data.Dataset` as often as Keras does, which decides what a shuffle gives.
+"""Reads a user's `tf.data.Dataset` as often as Keras does, so that shuffles give the same.
 
-A dataset that reshuffles gives another order each time an iterator of it is made. The first batch,
-with which a model is built, is therefore read by the iterator that the first epoch goes on with;
-and behind each epoch of known length an iterator is made that nobody uses, as Keras' `fit` does.
+A dataset that reshuffles gives another order each time an iterator of it is made. So the first
+epoch continues with the iterator that read the first batch, with which a model is built; and after
+each epoch of known length an iterator is made that is not used, as Keras' `fit` does.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Readings:
         self._ahead: tuple[Any, Any] | None = None  # An iterator, and the element it has given.
 
     def peek(self) -> tf.data.Dataset:
-        """A dataset of the first element, which the next epoch begins with."""
+        """Returns a dataset of the first element, with which the next epoch also begins."""
         if self._ahead is None:
             iterator = iter(self._dataset)
             self._ahead = iterator, iterator.get_next_as_optional()
@@ -41,18 +41,18 @@ class Readings:
         return tf.data.Dataset.from_tensors(first.get_value())
 
     def make(self, epoch: int, first: int) -> tf.data.Dataset:
-        """The dataset of an epoch, from element number `first` on."""
-        del epoch  # It is the order of the readings that counts.
+        """Returns the dataset of an epoch, from element number `first` on."""
+        del epoch  # The content depends on the number of readings only.
         dataset = self._dataset if self._ahead is None else self._gone_on_with()
         return dataset.skip(first) if first else dataset
 
     def end_epoch(self) -> None:
-        """Makes the iterator that Keras makes behind an epoch."""
+        """Makes the iterator that Keras makes after an epoch."""
         if self._length >= 0 and not self._goes_on:
             iter(self._dataset)
 
     def pass_over(self, epochs: int) -> None:
-        """Makes the iterators of earlier epochs."""
+        """Makes as many iterators as earlier epochs have made."""
         readings = epochs * (2 if self._length >= 0 else 1)
         if readings and self._ahead is not None:
             self._ahead = None

@@ -1,7 +1,7 @@
-"""What users hand over as data, read by Keras' own adapters: for one device.
+"""Reads users' data through Keras' own adapters, for one device.
 
-Only the order of shuffled data is tfdist's: it follows from a seed and the epoch, so that training
-can be resumed in it, and so that several replicas see the same batches.
+Only the order of shuffled data is tfdist's: it depends on a seed and the epoch alone, so that
+training can resume in the same order, and several replicas see the same batches.
 """
 
 from __future__ import annotations
@@ -37,23 +37,23 @@ def make_keras_feed(
     steps: int | None = None,
     steps_a_call: int = 1,
 ) -> KerasFeed:
-    """Makes the feed of whatever Keras' `fit` takes, and of functions of `InputContext`.
+    """Makes the feed of any data that Keras' `fit` accepts, or a function of `InputContext`.
 
     Args:
-        x: What `make_feed` takes, and whatever else Keras does.
+        x: Any data that `make_feed` or Keras accepts.
         y: Targets, with arrays only.
         sample_weight: Weights, with arrays only.
-        batch_size: Rows of a batch, with arrays only.
+        batch_size: Rows per batch, with arrays only.
         shuffle: Whether to shuffle arrays, and the batches of a PyDataset, in each epoch; "batch"
             shuffles arrays within their batches.
-        seed: What that order depends on, with the epoch.
+        seed: The order depends on it and the epoch.
         class_weight: A weight for each class.
-        steps: Steps per epoch, or None for all there are.
-        steps_a_call: As many steps as Keras makes in a call, which is never cut short but by the
-            end of the data.
+        steps: Steps per epoch, or None for all of the data.
+        steps_a_call: The number of steps that Keras makes per call; only the end of the data makes
+            a call shorter.
 
     Raises:
-        ConfigError: Keras takes no such data.
+        ConfigError: Keras does not accept the data.
     """
     most = config.max_steps_per_epoch()
     if most:
@@ -82,10 +82,10 @@ def make_keras_feed(
 
 
 def split_validation(x: Any, y: Any, sample_weight: Any, fraction: float) -> tuple[Any, Any]:
-    """Parts data into what to train on and, the last, what to validate on, as Keras does.
+    """Splits data as Keras does: the last rows are for validation.
 
     Raises:
-        ConfigError: Keras cannot.
+        ConfigError: Keras cannot split it.
     """
     with _one_line():
         return array_slicing.train_validation_split(
@@ -95,7 +95,7 @@ def split_validation(x: Any, y: Any, sample_weight: Any, fraction: float) -> tup
 
 @contextlib.contextmanager
 def _one_line() -> Iterator[None]:
-    """Makes the errors of Keras' adapters errors of tfdist."""
+    """Converts the errors of Keras' adapters into a ConfigError of one line."""
     try:
         yield
     except ConfigError:
@@ -150,7 +150,7 @@ def _of_arrays(adapter: ArrayDataAdapter, shuffle: bool | str, seed: int) -> Bat
     def make(epoch: int, first: int) -> tf.data.Dataset:
         order = order_of(epoch) if count else np.arange(0)
         whole = max(count // batch, first)
-        # As in Keras the batches have a size that the graph knows, if the last one has it too.
+        # As in Keras the batch size is static if the last batch is full.
         rows = order[first * batch : whole * batch].reshape(-1, batch)
         indices = tf.data.Dataset.from_tensor_slices(rows)
         if count % batch:
@@ -167,7 +167,7 @@ def _of_arrays(adapter: ArrayDataAdapter, shuffle: bool | str, seed: int) -> Bat
 
 
 def _rows(indices: Any, data: Any) -> Any:
-    """Those rows of everything in `data`, as Keras' adapter takes them."""
+    """Returns the rows `indices` of every array in `data`, as Keras' adapter does."""
 
     def of(x: Any) -> Any:
         if isinstance(x, array_slicing.TensorflowSparseWrapper):
@@ -199,7 +199,7 @@ def _of_adapter(
     def rows() -> int | None:
         if order is not None:
             return int(rows_of(order.inner[0]))
-        if hasattr(adapter, "_first_batches"):  # A generator's, which it has read already.
+        if hasattr(adapter, "_first_batches"):  # A generator's adapter has read them already.
             return int(rows_of(adapter._first_batches[0]))
         shape = tf.nest.flatten(make(0, 0).element_spec)[0].shape
         return shape[0] if shape.rank else None
@@ -218,8 +218,8 @@ class _Ordered(keras.utils.PyDataset):
     """A PyDataset in the order of an epoch, without its first batches.
 
     Args:
-        inner: The user's.
-        seed: What the order depends on, with the epoch; None for the data's own order.
+        inner: The user's PyDataset.
+        seed: The order depends on it and the epoch; None for the data's own order.
     """
 
     def __init__(self, inner: keras.utils.PyDataset, seed: int | None) -> None:
@@ -234,7 +234,7 @@ class _Ordered(keras.utils.PyDataset):
         self._order: Any = None
 
     def begin(self, epoch: int, first: int) -> None:
-        """Puts the batches in the order of that epoch."""
+        """Sets the order of the batches for an epoch, and the first one to read."""
         count = self.inner.num_batches
         self._first, self._order = first, None
         if self._seed is not None and count is not None:
@@ -246,14 +246,14 @@ class _Ordered(keras.utils.PyDataset):
 
     @property
     def num_batches(self) -> int | None:
-        """The batches that are left in the epoch; None for infinitely many."""
+        """The number of batches left in the epoch; None for infinitely many."""
         count = self.inner.num_batches
         return None if count is None else max(0, count - self._first)
 
     def on_epoch_begin(self) -> None:
-        """Passes it on."""
+        """Calls the user's method."""
         self.inner.on_epoch_begin()
 
     def on_epoch_end(self) -> None:
-        """Passes it on."""
+        """Calls the user's method."""
         self.inner.on_epoch_end()

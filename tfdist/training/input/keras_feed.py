@@ -1,4 +1,4 @@
-"""Batches for one device: the epochs are those of Keras' own `EpochIterator`."""
+"""Feeds one device its batches, in the same epochs as Keras' own `EpochIterator`."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ def _nothing() -> None:
 
 @dataclass(frozen=True)
 class Batches:
-    """Data as Keras' adapters give it.
+    """Data read by one of Keras' adapters.
 
     Attributes:
-        make: Gives the dataset of an epoch, without its first so many elements.
-        length: How many elements an epoch has, None where only reading it shows.
-        rows: Says how many rows a batch has; None where a batch is to be read to know.
+        make: Returns the dataset of an epoch, from an element number on.
+        length: Returns the number of elements of an epoch; None if unknown.
+        rows: Returns the number of rows of a batch; None if a batch must be read to know.
         begin_epoch: Called before each epoch.
         end_epoch: Called after each epoch.
-        counts_reads: Whether what an epoch holds depends on how often the data was read.
+        counts_reads: Whether the content of an epoch depends on how often the data was read.
     """
 
     make: Callable[[int, int], tf.data.Dataset]
@@ -39,15 +39,15 @@ class Batches:
 
 
 class KerasEpoch(Epoch):
-    """A pass over data whose end may show only when it is reached.
+    """A pass over data whose length may be unknown.
 
     Args:
-        iterator: Gives the elements.
-        steps: How many there are, None if unknown.
-        limit: At most so many are taken where `steps` is unknown; None for all.
-        ran_out: Called where there is none left before the limit.
-        ahead: The first element, as an optional, where it was taken from the iterator already.
-        may_be_empty: Whether it may have no element at all.
+        iterator: Iterates over the elements.
+        steps: The number of elements, None if unknown.
+        limit: The largest number of elements to take where `steps` is unknown; None for all.
+        ran_out: Called if the elements end before the limit.
+        ahead: The first element, as an optional, if it was taken from the iterator already.
+        may_be_empty: Whether it may have no elements.
     """
 
     several = True
@@ -69,7 +69,7 @@ class KerasEpoch(Epoch):
         self._ran_out = ran_out
 
     def peek(self) -> bool:
-        """Fetches one element ahead; says whether there was one."""
+        """Fetches one element ahead; returns whether there was one."""
         if self._limit is not None and self.taken >= self._limit:
             return False
         if self._next is None:
@@ -82,17 +82,17 @@ class KerasEpoch(Epoch):
 
     @property
     def is_ahead(self) -> bool:
-        """Whether an element was fetched ahead."""
+        """Returns whether an element was fetched ahead."""
         return self._next is not None
 
     def pop_optional(self) -> Any:
-        """The element fetched ahead, whose shapes in a graph are the dataset's."""
+        """Returns the element fetched ahead, as an optional, which keeps the dataset's shapes."""
         optional, self._next = self._next, None
         self.taken += 1
         return optional
 
     def pop(self) -> Any:
-        """The element fetched ahead, or else the next one."""
+        """Returns the element fetched ahead, or else the next one."""
         if self._next is not None:
             return self.pop_optional().get_value()
         self.taken += 1
@@ -104,10 +104,11 @@ class KerasFeed:
 
     Args:
         batches: The data.
-        steps: Steps per epoch if the user fixed them: the data then goes on over epochs.
+        steps: Steps per epoch if the user fixed them: each epoch then continues where the last
+            one stopped.
 
     Attributes:
-        whole: True: a batch is the global one.
+        whole: True: every batch is a global batch.
     """
 
     whole = True
@@ -129,8 +130,8 @@ class KerasFeed:
         if self._rows is None:
             self._rows = self._batches.rows()
         if self._rows is None:
-            # Another iterator would change what a dataset that reshuffles gives, so the first
-            # epoch goes on with this one.
+            # A further iterator would change the order of a dataset that reshuffles, so the first
+            # epoch continues with this one.
             self._ahead = iter(self._batches.make(0, 0))
             self._first = self._ahead.get_next_as_optional()
             there = bool(self._first.has_value())
@@ -143,7 +144,7 @@ class KerasFeed:
         return self._batches.make(0, 0).element_spec
 
     def end_epoch(self) -> None:
-        """Ends an epoch; the next one begins anew where the data is at its end."""
+        """Ends an epoch; the next one starts the data again if it is at its end."""
         if self._length is not None and self._seen >= self._length:
             if self._batches.counts_reads and self._steps is None:
                 # Keras makes an iterator here that it does not use, and a dataset that
@@ -158,12 +159,12 @@ class KerasFeed:
         self._batches.end_epoch()
 
     def resume(self, first_epoch: int, epoch: int, step: int) -> None:
-        """Takes the data to where an earlier run had come, before `epoch` is called.
+        """Moves the data to the position of an earlier run, before `epoch` is called.
 
         Args:
-            first_epoch: The epoch that run began with.
-            epoch: The epoch it had come to.
-            step: How many elements of that epoch it had taken.
+            first_epoch: The first epoch of that run.
+            epoch: The epoch in which it stopped.
+            step: The number of elements of that epoch that it had taken.
         """
         length = self._batches.length()
         if self._steps is None:
@@ -188,8 +189,8 @@ class KerasFeed:
         """Starts epoch `number`.
 
         Args:
-            number: From 0; with a fixed number of steps the data goes on where it was.
-            exchange: Not asked: there is one worker.
+            number: From 0; with a fixed number of steps the data continues where it was.
+            exchange: Not called, as there is one worker.
             first: The element to start at; `steps` of the epoch counts those before it too.
         """
         if self._iterator is None or self._steps is None:
@@ -213,7 +214,7 @@ class KerasFeed:
         )
 
     def _pass_over(self, reads: int) -> None:
-        """Does to the data what reading it so often does."""
+        """Makes as many iterators of the data as an earlier run has made."""
         if self._batches.counts_reads:
             if reads and self._ahead is not None:
                 self._ahead, self._first, reads = None, None, reads - 1

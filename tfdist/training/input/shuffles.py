@@ -1,4 +1,4 @@
-"""What in a `tf.data.Dataset` is read in another order by each worker, found in its graph."""
+"""Finds transformations of a `tf.data.Dataset` whose order differs between workers."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import tensorflow as tf
 
 from tfdist.errors import ConfigError
 
-# Operations that draw numbers, Keras' seed generators among them, which count in a variable; and
-# those that call functions.
+# Operations that draw random numbers, those of Keras' seed generators included; and operations
+# that call functions.
 _DRAWS = (
     "Random",
     "StatelessRandom",
@@ -33,20 +33,20 @@ _CALLS = {"PartitionedCall", "StatefulPartitionedCall", "If", "StatelessIf", "Wh
 
 
 def seeds_of(dataset: tf.data.Dataset) -> list[str]:
-    """The seeds of all shuffles of a dataset, the last first; `none` for one without."""
+    """Returns the seeds of all shuffles of a dataset, the last first; `none` for no seed."""
     return [_seeds(node) or "none" for node in _nodes(dataset) if hasattr(node, "_seed2")]
 
 
 def require_an_order(argument: str, data: Any) -> None:
-    """Refuses a dataset that each worker would read in an order of its own.
+    """Rejects a dataset that each worker would read in another order.
 
     Args:
-        argument: What it was given as.
-        data: A dataset of global batches of which each worker takes its part; anything else is
-            let pass.
+        argument: The name of the argument, for the message.
+        data: A dataset of global batches, of which each worker takes its part; anything else is
+            accepted.
 
     Raises:
-        ConfigError: It shuffles without a seed, or gives up its order for speed.
+        ConfigError: It shuffles without a seed, or its order is not deterministic.
     """
     if not isinstance(data, tf.data.Dataset):
         return
@@ -69,7 +69,7 @@ def require_an_order(argument: str, data: Any) -> None:
 
 
 def is_random(data: Any) -> bool:
-    """Whether a dataset's own functions draw random numbers, as for augmentation."""
+    """Returns whether a dataset's own functions draw random numbers, as for augmentation."""
     if not isinstance(data, tf.data.Dataset):
         return False
     return any(
@@ -86,7 +86,7 @@ def _draws(graph: Any) -> bool:
 
 
 def _nodes(dataset: tf.data.Dataset) -> Iterator[Any]:
-    """The dataset and all that it is made from."""
+    """Yields the dataset and all datasets that it is made from."""
     waiting, seen = [dataset], set()
     while waiting:
         node = waiting.pop()
@@ -98,6 +98,6 @@ def _nodes(dataset: tf.data.Dataset) -> Iterator[Any]:
 
 
 def _seeds(node: Any) -> str:
-    """The two seeds of a transformation; "" where TensorFlow is to draw them."""
+    """Returns the two seeds of a transformation; "" if it has none."""
     pair = int(node._seed), int(node._seed2)
     return "" if pair == (0, 0) else f"{pair[0]}, {pair[1]}"

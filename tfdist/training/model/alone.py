@@ -1,4 +1,4 @@
-"""A model that would train by itself where several processes, or replicas, were meant to."""
+"""Detects a model that would train alone although several workers or replicas are set up."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from tfdist.strategy.kinds import BY_NAME, choose, kind_of, public_name
 
 
 def check_not_alone(strategy: tf.distribute.Strategy) -> None:
-    """Refuses to train in one process of a cluster of several, which would each train alone.
+    """Rejects a model that each process of a cluster would train alone.
 
-    Where a strategy of several replicas was built and the model was made outside of its scope,
-    there is a warning: another model may be meant for it.
+    Only warns where a strategy of several replicas was built and the model was made outside of its
+    scope, as the strategy may be for another model.
 
     Args:
-        strategy: The one the model was made under.
+        strategy: The strategy that the model was made under.
 
     Raises:
-        ConfigError: The environment names several workers, and the model is in no strategy of
-            theirs.
+        ConfigError: The environment names several workers, and the model's strategy is not one
+            for several workers.
     """
     if kind_of(strategy).needs_cluster:
         return
     cluster = Cluster.from_environment()
-    meant = choose(cluster)[0]  # Where devices would decide, words that are no name.
+    meant = choose(cluster)[0]  # Not a name where the choice depends on the devices.
     if meant in BY_NAME and BY_NAME[meant].needs_cluster:
         raise ConfigError(
             f"Trainer(model): it was made under {public_name(strategy)}, but this task is "
@@ -39,7 +39,7 @@ def check_not_alone(strategy: tf.distribute.Strategy) -> None:
     if other is not None and strategy.num_replicas_in_sync == 1:
         LOGGER.warning(
             "Trainer(model): it was made outside the scope of the %s of %d replicas that was "
-            "built, and trains on one; if that is not meant, make and compile it inside "
+            "built, and trains on one; if that is not intended, make and compile it inside "
             "'with strategy.scope():'",
             public_name(other),
             other.num_replicas_in_sync,

@@ -73,7 +73,7 @@ def optimizers_beside(model: keras.Model) -> list[keras.optimizers.Optimizer]:
 
 
 def all_optimizers(model: keras.Model) -> list[keras.optimizers.Optimizer]:
-    """The optimizer that the model was compiled with, and those beside it."""
+    """Returns the optimizer that the model was compiled with, and its other optimizers."""
     own = compiled_optimizer(model)
     return [*([own] if own is not None else []), *optimizers_beside(model)]
 

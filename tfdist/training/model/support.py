@@ -19,12 +19,12 @@ _KERAS = tuple(int(part) for part in keras.__version__.split(".")[:2])
 def check(
     model: keras.Model, strategy: tf.distribute.Strategy, *, runs_keras_steps: bool = False
 ) -> None:
-    """Refuses what cannot give under this strategy what it gives on one device.
+    """Rejects a model that cannot give the same result under this strategy as on one device.
 
     Args:
         model: The model.
         strategy: Its strategy.
-        runs_keras_steps: Whether Keras' own steps run as they are, so that all goes.
+        runs_keras_steps: Whether Keras' own steps run unchanged, so that only `compile` is checked.
 
     Raises:
         ConfigError: Names the feature, the strategy and what to do.
@@ -148,10 +148,10 @@ def _check_several_optimizers(model: keras.Model, strategy: tf.distribute.Strate
 def check_update_within(
     model: keras.Model, strategy: tf.distribute.Strategy, *, accumulates: bool
 ) -> None:
-    """Refuses what does not go with a `train_step` that reads the weights it has updated.
+    """Rejects options that exclude a `train_step` which reads weights after their update.
 
     Raises:
-        ConfigError: Names what it is.
+        ConfigError: Names the option.
     """
     where = f"{type(model).__name__}.train_step: reads weights or iterations after optimizer.apply,"
     if not kind_of(strategy).is_synchronous:
@@ -167,12 +167,11 @@ def check_update_within(
     optimizer = inner_optimizer(model.optimizer)
     if optimizer is not model.optimizer:
         raise ConfigError(
-            f"{where} which does not go with loss scaling; read them before it, or use "
-            "mixed_bfloat16"
+            f"{where} which loss scaling does not allow; read them before it, or use mixed_bfloat16"
         )
     if optimizer.use_ema and optimizer.ema_overwrite_frequency:
         raise ConfigError(
-            f"{where} which does not go with ema_overwrite_frequency; read them before it, or "
+            f"{where} which ema_overwrite_frequency does not allow; read them before it, or "
             "leave that out"
         )
 

@@ -41,15 +41,15 @@ def build(model: keras.Model, strategy: tf.distribute.Strategy, sample: Any) -> 
 
 
 def _make_variables(model: keras.Model, x: Any, row: Any) -> None:
-    """Makes the model's variables as Keras does, without running it: its state stays as it is.
+    """Makes the model's variables as Keras does: without running it, where that is possible.
 
     Raises:
-        ConfigError: It takes batches of one size only, or its own step calls it otherwise.
+        ConfigError: It takes batches of one size only.
     """
     try:
         keras.src.backend.compute_output_spec(model, x)
         model._clear_losses()
-    except Exception:  # Some models run only.
+    except Exception:  # Some models cannot run symbolically.
         try:
             model(x)
         except Exception as error:
@@ -58,10 +58,10 @@ def _make_variables(model: keras.Model, x: Any, row: Any) -> None:
 
 
 def _is_made_by_its_step(model: keras.Model, row: Any) -> bool:
-    """Makes the variables by the model's own `train_step`; returns whether that could be done.
+    """Makes the variables by running the model's own `train_step`; returns whether it did.
 
-    The step may call the model on something else than x of (x, y), such as a graph it holds. It
-    may well fail later, as no tape knows weights that are being made.
+    The step may call the model on something other than x of (x, y), such as a graph it holds. It
+    may fail after that, as its tape does not watch weights that it has just made.
     """
     if not overrides(model, "train_step") or getattr(model, "optimizer", None) is None:
         return False
@@ -71,10 +71,11 @@ def _is_made_by_its_step(model: keras.Model, row: Any) -> bool:
 
 
 def _output(model: keras.Model, x: Any) -> Any:
-    """The model's output for one row; what it changes meanwhile is forgotten.
+    """Computes the model's output for one row, without any assignment.
 
     Returns:
-        None where only its own step knows how it is called.
+        The output; None if the call fails and the model has its own step, which may call it in
+        another way.
     """
     try:
         with keras.StatelessScope():
@@ -86,7 +87,7 @@ def _output(model: keras.Model, x: Any) -> Any:
 
 
 def _reason(model: keras.Model) -> ConfigError | None:
-    """Why a model cannot be called with one row of the data, as far as that is known."""
+    """Returns the error of a model that takes one batch size only; None for other models."""
     for tensor in keras.tree.flatten(getattr(model, "inputs", None) or ()):
         if tensor.shape[0] is not None:
             return ConfigError(
@@ -100,10 +101,10 @@ def _reason(model: keras.Model) -> ConfigError | None:
 def _make_losses_and_metrics(
     model: keras.Model, x: Any, y: Any, y_pred: Any, sample_weight: Any
 ) -> None:
-    """Makes the variables of compiled losses and metrics, which Keras does at the first output.
+    """Makes the variables of compiled losses and metrics, which Keras makes at the first output.
 
-    They need no place in the strategy: the replicas' sums are kept elsewhere. To read or assign
-    metrics that have one would be a collective of all workers, so nothing does.
+    They are made outside the strategy's scope, as the replicas' sums are kept elsewhere. To read
+    or assign metrics made in the scope would be a collective of all workers, so nothing does.
     """
     model.compute_loss(x=x, y=y, y_pred=y_pred, sample_weight=sample_weight)
     there = [(v, tf.zeros(v.shape, v.dtype)) for v in model.metrics_variables]
@@ -116,10 +117,10 @@ def _make_losses_and_metrics(
 
 
 def _make_metrics_of_its_step(model: keras.Model, row: Any) -> None:
-    """Makes compiled metrics to which only the model's own step hands something.
+    """Makes compiled metrics that only the model's own step updates.
 
     Raises:
-        ConfigError: That could not be done.
+        ConfigError: The step does not make them, and the model has no `call`.
     """
     metrics = getattr(model, "_compile_metrics", None)
     if metrics is None or metrics.built or not overrides(model, "train_step"):
@@ -136,7 +137,7 @@ def _make_metrics_of_its_step(model: keras.Model, row: Any) -> None:
 
 
 def _lacks_losses_or_metrics(model: keras.Model) -> bool:
-    """Returns whether a compiled loss or metric has still to see an output."""
+    """Returns whether a compiled loss or metric may need an output to make its variables."""
     if not model.compiled:
         return False
     compiled = (model._compile_loss, model._compile_metrics)
@@ -149,10 +150,10 @@ def _lacks_variables(model: keras.Model) -> bool:
     """Returns whether a part of the model still needs an input to make its variables."""
     if not overrides(model, "call"):
         return False  # Its own steps call its parts.
-    # As `Model.layers`, which a layer that is made a trainer by inheritance has not.
+    # The same as `Model.layers`, which a layer that inherits from Trainer does not have.
     parts = model._flatten_layers(include_self=False, recursive=False)
     lacks = any(not layer.built for layer in parts)
     if overrides(model, "train_step") and not overrides(model, "build"):
-        # What it calls itself with, its own steps know; x of (x, y) may be something else.
+        # Its own step may call it with something other than x of (x, y).
         return lacks
     return not model.built or lacks

@@ -22,10 +22,10 @@ def divide(gradient: Any, by: tf.Tensor) -> Any:
 
 
 def is_constant(tensor: tf.Tensor) -> bool:
-    """Whether a tensor of a graph is made of constants alone, so that all replicas have the same.
+    """Returns whether a tensor is computed from constants alone: the same on all replicas.
 
     Args:
-        tensor: Any tensor; of one computed eagerly it cannot be told, and the answer is no.
+        tensor: Any tensor; the result is False for one computed eagerly.
     """
     if not isinstance(getattr(tensor, "graph", None), tf.Graph):
         return False

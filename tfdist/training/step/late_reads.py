@@ -1,7 +1,7 @@
-"""Whether a model's own `train_step` goes on with the weights that its optimizer has updated.
+"""Detects a `train_step` that reads the weights after its optimizer has updated them.
 
-Such a step (one with a target network, a moving average of the weights, clipped weights) cannot
-have its update after its end, where the gradients of all replicas are reduced together.
+The update of such a step (with a target network, a moving average of the weights, or clipped
+weights) cannot wait for the end of the step, where the gradients of all replicas are reduced.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from tfdist.training.step.shared_state import SharedState
 
 
 def reads_its_update(model: keras.Model, sample: Any) -> bool:
-    """Whether the step reads what the optimizer assigns, after it has called it.
+    """Returns whether the step reads a variable that its optimizer has already assigned.
 
-    The step is traced for it, and nothing is run. Where tracing fails, the answer is no: the
-    loop's own tracing will fail with the same error.
+    The step is traced, and nothing is run. If tracing fails, it returns False: the loop's own
+    tracing will fail with the same error.
 
     Args:
         model: A built and compiled model.
@@ -56,10 +56,10 @@ def reads_its_update(model: keras.Model, sample: Any) -> bool:
 
 
 class _Watch:
-    """What is seen of a step.
+    """Records the calls and reads of a step.
 
     Attributes:
-        calls: How often it called its optimizer.
+        calls: The number of times it called its optimizer.
         late: Whether it then read a variable that the optimizer assigns.
     """
 
@@ -72,11 +72,11 @@ class _Watch:
         self._assigned = {id(variable) for variable in assigned if variable is not constant}
 
     def apply(self, grads: Any, trainable_variables: Any = None) -> None:
-        """In the place of the optimizer's method."""
+        """Replaces the optimizer's method, and counts its calls."""
         self.calls += 1
 
     def read(self, variable: keras.Variable) -> None:
-        """Notes that the step asks for a variable's value."""
+        """Records that the step reads a variable."""
         self.late |= self.calls > 0 and id(variable) in self._assigned
 
 
@@ -86,13 +86,13 @@ class _WatchingScope(keras.StatelessScope):
         self._watch = watch
 
     def add_update(self, update: tuple[keras.Variable, Any]) -> None:
-        """Takes a new value; Keras hands over the variable that it is assigned from."""
+        """Records a new value, which may itself be a variable."""
         variable, value = update
         if isinstance(value, keras.Variable):
             value = tf.convert_to_tensor(value.value)
         super().add_update((variable, value))
 
     def get_current_value(self, variable: keras.Variable) -> Any:
-        """The value, of which word is given."""
+        """Returns the value, and records the read."""
         self._watch.read(variable)
         return super().get_current_value(variable)

@@ -1,7 +1,7 @@
-"""What a model's own step returns as logs, and what becomes of it over replicas and batches.
+"""Combines the logs that a model's own step returns, over replicas and batches.
 
-A log that is a metric's result is that metric's over the epoch, under whatever name; other
-numbers are the last batch's, averaged over the replicas, as Keras has the last batch's.
+A log that is a metric's result, under any name, is that metric's result over the epoch. Any other
+number is that of the last batch, as in Keras, averaged over the replicas.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ import tensorflow as tf
 from tfdist.errors import ConfigError
 from tfdist.training.model.inspection import flat_metrics
 
-# The names of the logs that a step returned; with each the metric whose result it is, if it is.
+# The names of the logs that a step returned, each with the metric whose result it is, or None.
 Reported = dict[str, keras.Metric | None]
 
 
 class ReturnedLogs(contextlib.AbstractContextManager["ReturnedLogs"]):
-    """Tells the logs that are results of metrics from others.
+    """Distinguishes logs that are results of metrics from others, while entered.
 
     Args:
         model: The model whose metrics they are.
@@ -52,10 +52,10 @@ class ReturnedLogs(contextlib.AbstractContextManager["ReturnedLogs"]):
     def sort(
         self, logs: Any, touched: set[int], where: str
     ) -> tuple[Reported | None, dict[str, tf.Tensor]]:
-        """What is to be reported, and the values that no metric accounts for.
+        """Returns the logs to report, and the values of those that are not a metric's.
 
         Args:
-            logs: What the step returned.
+            logs: The result of the step.
             touched: Ids of the metrics' variables that the step assigned.
             where: The name of the step, for errors.
 
@@ -75,7 +75,7 @@ class ReturnedLogs(contextlib.AbstractContextManager["ReturnedLogs"]):
                 reported[name] = metric
                 continue
             reported[name] = None
-            # A tracker that the step left alone says nothing; what it returned does.
+            # A loss tracker that the step did not update has no result: the log itself counts.
             free = name not in accounted and (name == "loss" or name not in names)
             if not free:
                 continue
@@ -94,7 +94,7 @@ class ReturnedLogs(contextlib.AbstractContextManager["ReturnedLogs"]):
         return value
 
     def _check(self, name: str, value: tf.Tensor, where: str) -> None:
-        """Refuses what is computed from a metric's result: a replica knows that of its slices."""
+        """Rejects a log computed from a metric's result, as that is of one replica's slices."""
         results = {v.op: m for m, v in self._of_thread.seen if _in_graph(v)}
         if not _in_graph(value) or not results:
             return
@@ -113,7 +113,7 @@ class ReturnedLogs(contextlib.AbstractContextManager["ReturnedLogs"]):
 
 
 def _flat(logs: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Names and values, those inside a metric's dict of results too, as Keras' `fit` has them."""
+    """Yields names and values, also of nested results, as Keras' `fit` reports them."""
     for name, value in logs.items():
         if isinstance(value, Mapping):
             yield from _flat(value)

@@ -12,23 +12,23 @@ import tensorflow as tf
 _ROWS = 3
 _TOLERANCE = 1e-4
 
-# What was found, for each loss; a loss is tried once.
+# The result for each loss, which is tried once.
 _found: weakref.WeakKeyDictionary[Any, bool] = weakref.WeakKeyDictionary()
 
 
 def compares_examples(loss: keras.Loss, y_true: Any, y_pred: Any) -> bool:
-    """Whether a loss's value for an example depends on the other examples of the batch.
+    """Returns whether a loss's value for an example depends on the other examples of the batch.
 
-    The loss is computed on three rows of drawn numbers together, and on each row alone. They are
-    the same in every process, so that all workers come to the same answer.
+    The loss is computed on three rows of random numbers together, and on each row alone. The
+    numbers are the same in every process, so that all workers get the same result.
 
     Args:
-        loss: A loss that has a value for each example.
-        y_true: A batch of targets, of which shapes and types are used.
-        y_pred: Likewise of predictions.
+        loss: A loss that returns a value for each example.
+        y_true: A batch of targets, of which only shapes and types are used.
+        y_pred: A batch of predictions, of which only shapes and types are used.
 
     Returns:
-        The answer; False for Keras' own losses, and for one that cannot be computed on such rows.
+        The result; False for Keras' own losses, and for a loss that fails on such rows.
     """
     if _is_of_keras(loss):
         return False
@@ -65,7 +65,7 @@ def _try(loss: keras.Loss, y_true: Any, y_pred: Any) -> bool:
                 for i in range(_ROWS)
             ]
         apart = np.concatenate(alone)
-    except Exception:  # Whatever a user's function does not like.
+    except Exception:  # A user's function may raise anything.
         return False
     if apart.shape != together.shape:
         return False

@@ -29,11 +29,13 @@ _NONE = (None, "none")
 
 
 class LossSums(contextlib.AbstractContextManager["LossSums"]):
-    """What Keras' losses are multiplied by under several replicas, or several batches an update.
+    """Scales Keras' losses while entered, so that they add up over replicas.
+
+    Where several batches make an update, it rejects losses whose gradients do not add up over them.
 
     Args:
         model: A compiled model.
-        transport: What sums over the replicas.
+        transport: The transport that sums over the replicas.
         accumulates: Whether several batches make an update.
     """
 
@@ -72,7 +74,7 @@ class LossSums(contextlib.AbstractContextManager["LossSums"]):
 
     @contextlib.contextmanager
     def of(self, piece: Slice, *, training: bool) -> Iterator[None]:
-        """Applies to the losses that this replica computes on its slice inside the block."""
+        """Applies to the losses that this replica computes on a slice within the block."""
         self._of_thread.piece = piece
         self._of_thread.training = training
         self._of_thread.rows = None
@@ -84,17 +86,17 @@ class LossSums(contextlib.AbstractContextManager["LossSums"]):
             del self._of_thread.piece
 
     def whole_per_slice(self) -> tf.Tensor:
-        """The rows of the global batch for each of this slice's; 0 for a slice without rows."""
+        """Returns the global batch's rows over this slice's; 0 for a slice without rows."""
         return tf.math.divide_no_nan(self.all_rows(), self._own())
 
     def all_rows(self) -> tf.Tensor:
-        """Scalar float32, how many rows all slices have together."""
+        """Returns the number of rows of all slices: a scalar float32."""
         if self._of_thread.rows is None:
             (self._of_thread.rows,) = self._transport.sum_small([self._own()])
         return self._of_thread.rows
 
     def is_by_example(self, loss: Any) -> bool:
-        """Whether a loss has a value for each example: its first dimension is the slice's."""
+        """Returns whether a loss has a value per example: its first dimension is the slice's."""
         shape: Any = getattr(loss, "shape", ())
         if len(shape) == 0:
             return False
@@ -103,16 +105,16 @@ class LossSums(contextlib.AbstractContextManager["LossSums"]):
         return shape[0] in {leaf.shape[:1][0] for leaf in _batched(self._of_thread.piece.data)}
 
     def refuse_accumulation(self, name: str, what: str) -> None:
-        """Refuses a loss of which several batches' gradients do not make that of a larger one.
+        """Rejects a loss whose gradients over several batches do not add up to a larger batch's.
 
         Raises:
             ConfigError: Several batches make an update.
         """
         if self._accumulates and self._of_thread.training:
             raise ConfigError(
-                f"Trainer(accumulate_steps): {name} {what}, which cannot be told of the batches "
-                "of an update one by one; use a mean over examples, or a larger batch without "
-                "accumulate_steps"
+                f"Trainer(accumulate_steps): {name} {what}, which cannot be computed from the "
+                "batches of an update one by one; use a mean over examples, or a larger batch "
+                "without accumulate_steps"
             )
 
     def _own(self) -> tf.Tensor:
@@ -121,7 +123,7 @@ class LossSums(contextlib.AbstractContextManager["LossSums"]):
     def _of_loss(
         self, loss: keras.Loss, y_true: Any, y_pred: Any, sample_weight: Any = None
     ) -> Any:
-        """`keras.Loss.__call__` in a step."""
+        """Replaces `keras.Loss.__call__` in a step."""
         if getattr(self._of_thread, "piece", None) is None:
             return self._call(loss, y_true, y_pred, sample_weight)
         self._of_thread.loss = loss
@@ -131,12 +133,12 @@ class LossSums(contextlib.AbstractContextManager["LossSums"]):
         self._of_thread.scalar = False
         value = self._call(loss, y_true, y_pred, sample_weight)
         if self._of_thread.scalar:
-            # It has made one number of the batch, nobody knows how.
+            # The user's loss returns one number for the batch: its reduction is not known.
             return self._on_all(loss, y_true, y_pred, sample_weight)
         return value
 
     def _on_all(self, loss: keras.Loss, y_true: Any, y_pred: Any, sample_weight: Any) -> Any:
-        """The loss of all replicas' outputs together, the same on each of them."""
+        """Computes the loss on all replicas' outputs together: the same on each of them."""
         self.refuse_accumulation(f"loss {loss.name!r}", "compares examples with each other")
         if self._transport.replicas == 1:
             return self._call(loss, y_true, y_pred, sample_weight)
@@ -154,7 +156,7 @@ class LossSums(contextlib.AbstractContextManager["LossSums"]):
             self._of_thread.together = False
 
     def _gathered(self, structure: Any) -> Any:
-        """All replicas' rows; the gradient goes to one's own, and adds up over the replicas."""
+        """Gathers all replicas' rows; gradients flow to this replica's own rows only."""
         count = self._of_thread.piece.count
         first = tf.nest.flatten(structure)[0]
         own = tf.where(count > 0, tf.shape(first)[0], 0)
@@ -195,7 +197,7 @@ class LossSums(contextlib.AbstractContextManager["LossSums"]):
         reduction: str | None = "sum_over_batch_size",
         dtype: Any = None,
     ) -> Any:
-        """`reduce_weighted_values` of Keras' losses in a step."""
+        """Replaces `reduce_weighted_values` of Keras' losses in a step."""
         reduce = functools.partial(self._reduce, reduction=reduction, dtype=dtype)
         if getattr(self._of_thread, "piece", None) is None or self._of_thread.together:
             return reduce(values, sample_weight, mask)
@@ -227,7 +229,7 @@ class LossSums(contextlib.AbstractContextManager["LossSums"]):
         return reduce(values, self._scaled(sample_weight, factor), mask)
 
     def _share(self, valid: tf.Tensor) -> tf.Tensor:
-        """The factor for what is divided by `valid` instead of the slice's rows."""
+        """Returns the factor of a loss that is divided by `valid` instead of the slice's rows."""
         own = self._own()
         valid = tf.where(self._of_thread.piece.count > 0, valid, 0.0)
         rows, all_valid = self._transport.sum_small([own, valid])
@@ -241,7 +243,7 @@ class LossSums(contextlib.AbstractContextManager["LossSums"]):
         return values * tf.cast(factor, values.dtype)
 
     def _differentiated(self, target: Any, sources: Any) -> dict[str, Any]:
-        """Arguments for `GradientTape.gradient`: it sums the gradients of a vector's elements."""
+        """Returns arguments for `GradientTape.gradient`, which sums over a vector's elements."""
         targets = tf.nest.flatten(target)
         by_weights = any(
             isinstance(v, (keras.Variable, tf.Variable)) for v in tf.nest.flatten(sources)
@@ -257,14 +259,14 @@ class LossSums(contextlib.AbstractContextManager["LossSums"]):
         return self.summed(ones, "the gradient of a loss") if self.is_by_example(target) else ones
 
     def summed(self, values: Any, name: str) -> Any:
-        """Values of the slice's examples, of which Keras takes the sum."""
+        """Scales values per example whose sum is the loss; rejects them if accumulating."""
         self.refuse_accumulation(name, "has a value for each example, which are summed")
         if self._transport.replicas == 1:
             return values
         return values * tf.cast(self.whole_per_slice(), values.dtype)
 
     def _added(self, loss: Any) -> Any:
-        """What `add_loss` was given: Keras sums up the values of examples."""
+        """Scales the values given to `add_loss`: Keras sums those of the examples."""
         total = type(self._model)._aggregate_additional_loss(self._model, loss)
         if getattr(self._of_thread, "piece", None) is None or not self.is_by_example(loss):
             return total
@@ -273,9 +275,9 @@ class LossSums(contextlib.AbstractContextManager["LossSums"]):
 
 @contextlib.contextmanager
 def sums_over_examples() -> Iterator[None]:
-    """Makes Keras' losses sums over examples, whatever they are divided by, for a trial.
+    """Makes Keras' losses sums over examples within the block, whatever their reduction.
 
-    Those that `LossSums` computes on the outputs of all replicas are 0.
+    Losses that `LossSums` computes on the outputs of all replicas are 0.
     """
     call, reduce = keras.Loss.__call__, _MODULE.reduce_weighted_values
 
@@ -306,7 +308,7 @@ def sums_over_examples() -> Iterator[None]:
 
 
 def _is_over_batch(loss: keras.Loss) -> bool:
-    """Whether one of Keras' losses compares the examples of a batch, or sums over them."""
+    """Returns whether a loss is one of Keras' that compare or sum the examples of a batch."""
     if isinstance(loss, keras.losses.Circle):
         return True
     if not isinstance(loss, (keras.losses.Dice, keras.losses.Tversky)):
@@ -316,7 +318,7 @@ def _is_over_batch(loss: keras.Loss) -> bool:
 
 
 def _batched(data: Any) -> list[Any]:
-    """The tensors of a slice's data that have rows."""
+    """Returns the tensors of a slice's data that have rows."""
     return [leaf for leaf in tf.nest.flatten(data) if len(getattr(leaf, "shape", ()))]
 
 

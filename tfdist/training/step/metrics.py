@@ -78,7 +78,7 @@ class MetricTotals:
         self._results: dict[Any, Any] = {}
 
     def reset(self) -> None:
-        """Resets the sums to the metrics' initial state; what they do not reset stays."""
+        """Resets the sums to the metrics' initial state, except variables they do not reset."""
         with keras.StatelessScope() as scope:
             self._model.reset_metrics()
         for variable, own in zip(self.variables, self._of, strict=True):
@@ -101,7 +101,7 @@ class MetricTotals:
             variable.assign(tf.cast(value, variable.dtype))
 
     def results(self, reported: Mapping[str, keras.Metric | None] | None = None) -> dict[str, Any]:
-        """The metrics' values by name, as Keras' logs have them.
+        """Returns the metrics' values by name, as in Keras' logs.
 
         Args:
             reported: Names of logs, with the metric whose result each is, if it is one; the
@@ -138,7 +138,7 @@ class MetricTotals:
 
 
 def _values(results: dict[str, Any]) -> dict[str, Any]:
-    """The results as tensors: a metric may return its variable, whose value the scope holds."""
+    """Converts results to tensors: a metric may return a variable, whose value is in the scope."""
 
     def of_leaf(leaf: Any) -> Any:
         return tf.convert_to_tensor(leaf.value) if isinstance(leaf, keras.Variable) else leaf

@@ -89,7 +89,7 @@ class MultiOptimizerStep(ReplicaStep):
         Raises:
             ConfigError: The step updates a weight twice, or none at all.
         """
-        del loss_scale  # Loss scaling is refused beside several optimizers.
+        del loss_scale  # Loss scaling is rejected with several optimizers.
         real = real_context()
         self._begin(piece)
         self._of_thread.weight = piece.weight
@@ -165,7 +165,7 @@ class MultiOptimizerStep(ReplicaStep):
 def standing_in(
     optimizers: list[keras.optimizers.Optimizer], function: Callable[..., None]
 ) -> Iterator[None]:
-    """Makes `apply` of the optimizers call a function, with the optimizer first."""
+    """Makes `apply` of the optimizers call a function, with the optimizer as first argument."""
     for optimizer in optimizers:
         optimizer.apply = functools.partial(function, optimizer)
     try:
@@ -177,7 +177,7 @@ def standing_in(
 
 @contextlib.contextmanager
 def _plain(optimizer: keras.optimizers.Optimizer) -> Iterator[None]:
-    """Makes an optimizer assign to Keras' variables, and identify them by themselves."""
+    """Makes an optimizer assign to Keras' variables directly, and use them as its keys."""
     for name in _PLAIN:
         setattr(optimizer, name, types.MethodType(getattr(_BASE, name), optimizer))
     known = optimizer._trainable_variables_indices
@@ -215,14 +215,14 @@ def build_optimizers(model: keras.Model, strategy: tf.distribute.Strategy, data:
 
 
 def rehearse(model: keras.Model, data: Any) -> dict[int, list[keras.Variable]]:
-    """Runs a model's own `train_step` with nothing assigned; makes what it makes when first run.
+    """Runs a model's own `train_step` without assigning anything, so that it makes its variables.
 
     Args:
         model: The model, whose own variables are built.
         data: A row of data, as `train_step` takes it.
 
     Returns:
-        The weights that each optimizer is handed, by the optimizer's identity.
+        The weights that each optimizer receives, by the optimizer's `id`.
     """
     handed: dict[int, list[keras.Variable]] = {}
 

@@ -1,4 +1,4 @@
-"""Records the replicas' metrics in the totals of the epoch: three ways, for three kinds."""
+"""Records the replicas' metrics in the totals of the epoch, in one of three ways."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class MetricRecording(Protocol):
 
 
 class Continued:
-    """For one replica: its metrics continue from the totals, as Keras' do from their state."""
+    """Records one replica's metrics, which start from the totals, as Keras' from their state."""
 
     def __init__(self, totals: MetricTotals) -> None:
         self._totals = totals
@@ -58,7 +58,7 @@ class Continued:
 
 
 class AddedUp:
-    """For metrics that keep sums: their increments are summed over replicas, and added."""
+    """Records metrics that keep sums: adds their increments, summed over the replicas."""
 
     def __init__(self, totals: MetricTotals) -> None:
         self._totals = totals
@@ -80,7 +80,7 @@ class AddedUp:
 
 
 class Gathered:
-    """For metrics that do not add up: every replica updates them with all replicas' outputs."""
+    """Records other metrics: every replica updates them with the outputs of all replicas."""
 
     def __init__(self, totals: MetricTotals, step: ReplicaStep, transport: Transport) -> None:
         self._totals = totals

@@ -58,7 +58,7 @@ class Reduction:
         self._weights_add_up = weights_add_up
 
     def state(self, values: list[tf.Tensor], weight: tf.Tensor) -> list[tf.Tensor]:
-        """Averages what the model changed on the replicas; numbers that are no floats stay.
+        """Averages the floating-point state that the model changed on the replicas.
 
         Args:
             values: A replica's values.
@@ -109,10 +109,9 @@ class Reduction:
     def _sum(self, gradients: list[Any]) -> list[Any]:
         """Returns the sums of the replicas' gradients.
 
-        Sparse ones are put one after the other, as one device has them from the rows of a batch.
-        Where the places in the weight are constants (positions of words, not words), one device
-        has each place once for all rows, so values are added up: Keras' optimizers square each
-        value that they are given.
+        Sparse ones are concatenated, as one device computes them from the rows of a batch. Where
+        their indices are constants (positions of words, not words), one device has each index once
+        for all rows, so the values are summed instead: Keras' optimizers square each value.
         """
         constant = [
             isinstance(gradient, tf.IndexedSlices) and is_constant(gradient.indices)
@@ -131,11 +130,11 @@ class Reduction:
 
 
 def _weighed(values: list[tf.Tensor], weight: tf.Tensor) -> list[tf.Tensor]:
-    """The floating-point values, times the weight of a slice."""
+    """Returns the floating-point values, multiplied by the weight of a slice."""
     return [value * tf.cast(weight, value.dtype) for value in values if value.dtype.is_floating]
 
 
 def _with_means(values: list[tf.Tensor], means: list[tf.Tensor]) -> list[tf.Tensor]:
-    """The values, with means in the place of those that are floating-point."""
+    """Returns the values, with the floating-point ones replaced by means."""
     rest = iter(means)
     return [next(rest) if value.dtype.is_floating else value for value in values]

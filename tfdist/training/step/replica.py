@@ -40,7 +40,7 @@ from tfdist.training.step.slicing import Slice
 from tfdist.training.step.state_check import check_state
 from tfdist.training.step.stateless_scope import StepScope
 
-# What a step may be for.
+# The purposes of a step.
 TRAIN, TEST, PREDICT = "train", "test", "predict"
 
 
@@ -80,11 +80,11 @@ class ReplicaStep(abc.ABC):
         accumulates: Whether several batches make an update.
 
     Attributes:
-        changed: The variables that the model itself changes, by what it is to do (`TRAIN`, `TEST`
-            or `PREDICT`); known once such a step was traced.
-        updated: The variables that the step's own optimizers update; likewise.
-        reported: The logs that an overridden step returned, of a training step and (False) of a
-            test step; likewise. None for all metrics.
+        changed: The variables that the model itself changes, by purpose (`TRAIN`, `TEST` or
+            `PREDICT`); known once such a step was traced.
+        updated: The variables that the step's own optimizers update; known after tracing too.
+        reported: The logs that an overridden step returns, for training (True) and test steps
+            (False); known after tracing too. None for all metrics.
     """
 
     def __init__(
@@ -120,7 +120,7 @@ class ReplicaStep(abc.ABC):
 
     @contextlib.contextmanager
     def intercepting(self) -> Iterator[None]:
-        """A context to enter around `strategy.run`, in which Keras' calls reach this step.
+        """Intercepts Keras' calls for this step; a context to enter around `strategy.run`.
 
         The replicas, which are threads that take turns, share optimizers and metrics.
         """
@@ -184,7 +184,7 @@ class ReplicaStep(abc.ABC):
         """Assigns the variables that the model itself changed, in cross-replica context.
 
         Args:
-            doing: What the step was for: `TRAIN`, `TEST` or `PREDICT`.
+            doing: The purpose of the step: `TRAIN`, `TEST` or `PREDICT`.
             values: Their values, in the order of `changed`.
         """
         for variable, value in zip(self.changed[doing], values, strict=True):
@@ -213,13 +213,13 @@ class ReplicaStep(abc.ABC):
             return [scope.get_current_value(variable) for variable in self.variables.metrics]
 
     def _after_update(self, updates: tf.Tensor | None) -> tuple[keras.Variable, tf.Tensor]:
-        """The optimizer's counter, with its value after the update that is under way."""
+        """Returns the optimizer's counter and its value after the current update."""
         iterations = self.model.optimizer.iterations
         before = iterations.value if updates is None else updates
         return iterations, tf.cast(before, iterations.dtype) + 1
 
     def _begin(self, piece: Slice) -> None:
-        """Begins this replica's step, whatever another one has left on the model."""
+        """Begins this replica's step, with the Python state from before any replica's step."""
         if self._shares:
             self._shared_state.begin()
         self._for_metrics.updated = []
@@ -236,7 +236,7 @@ class ReplicaStep(abc.ABC):
         return self.model(x)
 
     def _forward(self, piece: Slice, scope: StepScope, *, training: bool) -> tuple[tf.Tensor, Any]:
-        """Forward pass, loss and metrics, as in Keras' own `train_step` and `test_step`."""
+        """Runs forward pass, loss and metrics, as Keras' own `train_step` and `test_step` do."""
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(piece.data)
         y_pred = self._call(x, training)
         arguments = {"training": training} if self._loss_takes_training else {}
@@ -255,7 +255,7 @@ class ReplicaStep(abc.ABC):
             self._for_metrics.updated = [updated]
             scope.add_update(updated)
         if self._gathers_metrics:
-            # Keras' own metrics ignore the inputs: they need not travel.
+            # Keras' own metrics ignore the inputs: they need not be gathered.
             seen = x if overrides(self.model, "compute_metrics") else None
             masks = [getattr(output, "_keras_mask", None) for output in tf.nest.flatten(y_pred)]
             return loss, (seen, y, y_pred, sample_weight, masks)
@@ -263,7 +263,7 @@ class ReplicaStep(abc.ABC):
         return loss, None
 
     def _changed_state(self, scope: StepScope, piece: Slice, doing: str) -> list[tf.Tensor]:
-        """New values of the variables that the model itself changed."""
+        """Returns the new values of the variables that the model itself changed."""
         self.changed[doing], state = scope.changed_state(piece.count)
         if self._transport.replicas > 1:
             check_state(self.changed[doing], state, piece.data, self.model)

@@ -28,7 +28,7 @@ def make_step(
         gathers_metrics: Whether compiled metrics are updated by all replicas together.
         weights_add_up: Whether the slices' weights add up to one over the replicas.
         accumulates: Whether several batches make an update.
-        updates_within: Whether the model's own step goes on with the weights it has updated.
+        updates_within: Whether the model's own step reads the weights after their update.
     """
     variables = ModelVariables.of(model)
     if updates_within or has_several_optimizers(model):

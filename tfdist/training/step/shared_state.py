@@ -1,10 +1,10 @@
-"""The Python state of a model, which replicas that are threads of one process share.
+"""Separates the Python state of a model for replicas that are threads of one process.
 
 The replicas of MirroredStrategy are traced in turn: where one waits for the others, in a
-collective, the next one runs the same Python code from its beginning. What `call` keeps on its
-layer (a tensor on self, a list it appends to, Keras' own list of losses) would then be another
-replica's. So each replica begins with the state as it was before the step, and finds its own
-again after each collective.
+collective, the next one runs the same Python code from its beginning. The state that `call` keeps
+on its layer (a tensor on self, a list it appends to, Keras' own list of losses) would then be
+another replica's. So each replica begins with the state from before the step, and its own state is
+restored after each collective.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-# What holds no state of a step's own: values of variables are in the step's scope.
+# Types without state of a step: the values of variables are in the step's scope.
 _CLOSED = (
     str,
     bytes,
@@ -35,16 +35,16 @@ _CLOSED = (
     tf.Variable,
     tf.distribute.Strategy,
 )
-# Packages whose objects are not looked into; of Keras' own, all with a `__dict__` are.
+# Packages whose objects are not searched; Keras' objects with a `__dict__` are.
 _FOREIGN = ("tensorflow", "numpy", "threading", "_thread", "tfdist", "h5py")
 _CONTAINERS = (list, dict, set, collections.deque)
 
 
 class SharedState:
-    """Keeps the replicas' Python state apart.
+    """Saves and restores the Python state of a model for each replica.
 
     Args:
-        model: The model whose layers, metrics, losses and what they hold are meant.
+        model: The model; its layers, metrics, losses and their attributes are included.
     """
 
     def __init__(self, model: keras.Model) -> None:
@@ -52,15 +52,15 @@ class SharedState:
         self._restore: Callable[[], None] = _nothing
 
     def record(self) -> None:
-        """Takes the present state as that which every replica begins with."""
+        """Records the current state, with which every replica begins."""
         self._restore = self.keep()
 
     def begin(self) -> None:
-        """Goes back to what was recorded."""
+        """Restores the recorded state."""
         self._restore()
 
     def keep(self) -> Callable[[], None]:
-        """Keeps the present state; returns a function that brings it back."""
+        """Saves the current state; returns a function that restores it."""
         kept = [(thing, _content(thing)) for thing in _reachable(self._model)]
 
         def restore() -> None:
@@ -72,11 +72,11 @@ class SharedState:
 
 
 def _nothing() -> None:
-    """Brings nothing back."""
+    """Restores nothing."""
 
 
 def _reachable(root: Any) -> Iterator[Any]:
-    """The containers, and the `__dict__`s of the objects, that can be reached from `root`."""
+    """Yields the containers and the `__dict__`s of objects that are reachable from `root`."""
     seen: set[int] = set()
     stack: list[Any] = [root]
     while stack:
@@ -88,7 +88,7 @@ def _reachable(root: Any) -> Iterator[Any]:
             yield thing
             stack.extend(_content(thing).values() if isinstance(thing, dict) else _content(thing))
             if isinstance(thing, list) and hasattr(thing, "_storage"):
-                yield vars(thing)  # TensorFlow's wrapper of a list, which has the elements twice.
+                yield vars(thing)  # TensorFlow's wrapper of a list holds the elements twice.
                 stack.append(thing._storage)
         elif isinstance(thing, (tuple, frozenset)):
             stack.extend(thing)
@@ -108,7 +108,7 @@ def _has_state(thing: Any) -> bool:
 
 
 def _content(thing: Any) -> Any:
-    """A shallow copy, by the built-in type: Keras' containers keep books of what they are given."""
+    """Returns a shallow copy through the built-in type, as Keras' containers track access."""
     if isinstance(thing, dict):
         return dict(dict.items(_unwrapped(thing)))
     if isinstance(thing, set):
@@ -117,12 +117,12 @@ def _content(thing: Any) -> Any:
 
 
 def _unwrapped(thing: Any) -> Any:
-    """The dict inside TensorFlow's wrapper of one."""
+    """Returns the dict inside TensorFlow's wrapper of it."""
     return getattr(thing, "__wrapped__", thing)
 
 
 def _same(one: Any, other: Any) -> bool:
-    """Whether two copies hold the same objects."""
+    """Returns whether two copies hold the same objects."""
     if len(one) != len(other):
         return False
     if isinstance(one, dict):

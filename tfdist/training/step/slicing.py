@@ -116,12 +116,12 @@ def _kind(data: Any) -> str:
 
 
 def _check_rows(data: Any) -> None:
-    """Refuses a batch whose parts have no rows in common to be cut by."""
+    """Rejects a batch whose parts differ in their number of rows."""
     counts = dict.fromkeys(int(rows_of(leaf)) for leaf in tf.nest.flatten(data) if leaf is not None)
     if len(counts) > 1:
         raise ConfigError(
             f"data: an element is not one batch: its parts have "
-            f"{' and '.join(str(count) for count in counts)} rows, which several replicas cannot "
-            "share out as one batch; give all parts the same number of rows (repeat or batch the "
-            "smaller), or train on one device"
+            f"{' and '.join(str(count) for count in counts)} rows, which cannot be "
+            "divided among replicas as one batch; give all parts the same number of rows (repeat "
+            "or batch the smaller), or train on one device"
         )

@@ -1,8 +1,8 @@
-"""State that a model assigns in its step, and that no replica can know for all of them.
+"""Checks state that a step assigns and that depends on the slice of one replica.
 
-Floating-point statistics of slices are averaged, as those of BatchNormalization are; where a layer
-of the user's keeps them, a warning says so, as the average of largest values, say, is none. An
-integer that depends on the slice (a count of the rows seen, say) has no average, and is refused.
+Floating-point statistics of slices are averaged, as those of BatchNormalization are. A warning says
+so for a user's own layer: an average of maxima, for example, is not the maximum. An integer that
+depends on the slice, such as a count of the rows seen, cannot be averaged and is rejected.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from tfdist.errors import ConfigError
 from tfdist.runtime.log import LOGGER
 from tfdist.training.model.inspection import is_seed
 
-# Variables that the user has been told of.
+# Variables of which the user has been warned.
 _warned: list[weakref.ref[keras.Variable]] = []
 
 
 def check_state(
     variables: Sequence[keras.Variable], values: Sequence[tf.Tensor], data: Any, model: keras.Model
 ) -> None:
-    """Refuses integers that depend on a replica's slice, and warns of other such numbers.
+    """Rejects integers that depend on a replica's slice, and warns of other such numbers.
 
-    Call it in a graph, in replica context. What Keras' own layers keep is left alone: the moving
-    statistics of BatchNormalization are averaged over replicas everywhere.
+    Call it in a graph, in replica context. There is no warning for variables of Keras' own layers,
+    such as the moving statistics of BatchNormalization.
 
     Args:
-        variables: What the step assigns.
+        variables: The variables that the step assigns.
         values: The new values.
         data: The slice.
         model: The model, for the message.
@@ -49,7 +49,7 @@ def check_state(
                 LOGGER.warning(
                     "%s: %s is assigned a number that depends on the batch, of which each replica "
                     "sees a slice: the mean of the replicas' numbers is kept, which is right for "
-                    "means and not for a largest value, say",
+                    "a mean, but not for a maximum, for example",
                     *(type(model).__name__, variable.path),
                 )
             continue
@@ -62,7 +62,7 @@ def check_state(
 
 
 def _warned_of(variable: keras.Variable, model: keras.Model) -> bool:
-    """Whether there is no need to warn: it is known, or a layer of Keras' own keeps it."""
+    """Returns whether a warning was given before, or a layer of Keras owns the variable."""
     if any(variable is known() for known in _warned):
         return True
     of_keras = (layer for layer in model._flatten_layers() if _is_of_keras(type(layer)))
@@ -74,7 +74,7 @@ def _is_of_keras(kind: type) -> bool:
 
 
 def _depends(values: Iterable[tf.Tensor], sources: set[Any]) -> bool:
-    """Whether one of the values is computed from one of the sources."""
+    """Returns whether one of the values is computed from one of the sources."""
     stack, seen = list(values), set[Any]()
     while stack:
         tensor = stack.pop()
