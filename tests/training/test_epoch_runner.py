@@ -14,6 +14,7 @@ from tests.training.loops.made import X, Y, feed_of, linear, loops_of, plain_wei
 from tfdist.collectives.worker_flags import WorkerFlags
 from tfdist.errors import ConfigError
 from tfdist.runtime.heartbeat import Heart
+from tfdist.training.calls import Calls
 from tfdist.training.epoch_runner import evaluate_epoch, predict_epoch, train_epoch
 from tfdist.training.session import OnlyBeats
 from tfdist.training.stop_training import StopTraining
@@ -109,7 +110,8 @@ def train(mirrored, numbers=None, follower=None, *, first=0, most=2, data=X):
     every = keras.callbacks.CallbackList([numbers], model=model)
     stop = StopTraining(model, loops._group, WorkerFlags(), [numbers])
     epoch = feed_of(loops, data).epoch(0, first=first)
-    train_epoch(epoch, loop, every, follower, stop, first=first, most=most)
+    calls = Calls(most, [numbers], loops._group.exchange, may_grow=False)
+    train_epoch(epoch, loop, every, follower, stop, calls, first=first)
     return [(hook[9:], n) for hook, n, _ in numbers.calls], follower
 
 

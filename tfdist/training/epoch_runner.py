@@ -8,6 +8,7 @@ from typing import Any
 import keras
 
 from tfdist.errors import ConfigError
+from tfdist.training.calls import Calls
 from tfdist.training.input.feed import AnyFeed, Epoch
 from tfdist.training.loops.base import Loop
 from tfdist.training.session import Follower
@@ -20,11 +21,11 @@ def train_epoch(
     every: keras.callbacks.CallbackList,
     follower: Follower,
     stop_training: StopTraining,
+    calls: Calls,
     *,
     first: int,
-    most: int,
 ) -> None:
-    """Trains on an epoch's elements, from number `first` on, at most `most` of them per call.
+    """Trains on an epoch's elements, from number `first` on, in calls of several.
 
     Raises:
         ConfigError: There is no element.
@@ -32,12 +33,14 @@ def train_epoch(
     """
     step = first
     while _any_left(epoch, step):
+        most = calls.most
         wanted = _wanted(epoch, step, most)
         count = follower.before_training(wanted)
         every.on_train_batch_begin(step)
         stop_training.before_call()
         taken = epoch.taken
-        logs = loop.train(epoch, count)
+        with calls.timed(count):
+            logs = loop.train(epoch, count, logs=calls.are_read)
         last = step + (most if epoch.several and count == wanted else count) - 1
         count = _made(epoch, taken, count)
         every.on_train_batch_end(last, logs)

@@ -50,8 +50,8 @@ class Trainer:
         keep_checkpoints: The number of checkpoints to keep.
         accumulate_steps: Batches whose gradients are accumulated for one update of the weights;
             the update is that of one batch as large as all of them.
-        steps_per_call: Steps that run in one call of TensorFlow, between which callbacks are
-            not called; "auto" takes the `steps_per_execution` given to `compile`.
+        steps_per_call: Steps in one call of TensorFlow; "auto" takes the `steps_per_execution`
+            of `compile`, or, where no callback reads batches, as many as take 0.1 s.
         wire_dtype: The type to send gradients in: "float32", "bfloat16" or "float16" (half the
             bytes, rounded sums); "auto" is float32, which is exact.
         bytes_per_pack: Bytes that TensorFlow sends at once; "auto" leaves it to the strategy.
@@ -251,6 +251,7 @@ class Trainer:
             callbacks=every.callbacks,
             before_save=self._agreement.on_save,
         )
+        calls = self._options.calls(self.model, loop, every.callbacks, self._group)
         logs: dict[str, Any] = {}
         with session.running():
             for number in range(start.epoch, stop_at):
@@ -261,8 +262,7 @@ class Trainer:
                 if not first:
                     loop.reset_metrics()
                 every.on_epoch_begin(number)
-                most = self._options.most_steps_a_call(self.model.steps_per_execution)
-                train_epoch(epoch_data, loop, every, session, stop_training, first=first, most=most)
+                train_epoch(epoch_data, loop, every, session, stop_training, calls, first=first)
                 loop.finish_epoch()
                 feed.end_epoch()
                 epoch_data = None

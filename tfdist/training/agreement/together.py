@@ -140,6 +140,9 @@ class Agreement:
 class _Watch(keras.callbacks.Callback):
     """Calls an agreement before the first step of each epoch and at its end."""
 
+    # It is called before the first step of an epoch, whatever number of steps a call makes.
+    reads_no_batches = True
+
     def __init__(self, agreement: Agreement) -> None:
         super().__init__()
         self._agreement = agreement

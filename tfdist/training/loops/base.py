@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import keras
 import numpy as np
@@ -48,6 +48,8 @@ class Loop(abc.ABC):
 
     totals: MetricTotals
     update: Update
+    # Whether several steps in a call cost less than as many calls.
+    gains_by_calls: ClassVar[bool] = True
 
     def build(self, feed: AnyFeed) -> None:  # noqa: B027
         """Makes the model's variables before a checkpoint is read, where that is not done yet."""
@@ -61,8 +63,14 @@ class Loop(abc.ABC):
         """Resets the metrics."""
 
     @abc.abstractmethod
-    def train(self, epoch: Epoch, steps: int) -> dict[str, Any]:
-        """Trains on the next `steps` elements; returns the logs for the callbacks."""
+    def train(self, epoch: Epoch, steps: int, *, logs: bool = True) -> dict[str, Any]:
+        """Trains on the next `steps` elements; returns the logs for the callbacks.
+
+        Args:
+            epoch: The elements.
+            steps: How many.
+            logs: Whether anybody reads the logs; an empty dict is returned if not.
+        """
 
     @abc.abstractmethod
     def test(self, epoch: Epoch, steps: int) -> dict[str, Any]:

@@ -79,10 +79,10 @@ class OneDeviceLoop(Loop):
         """Starts the metrics from nothing."""
         self._model.reset_metrics()
 
-    def train(self, epoch: Epoch, steps: int) -> dict[str, Any]:
+    def train(self, epoch: Epoch, steps: int, *, logs: bool = True) -> dict[str, Any]:
         """Trains on the next `steps` elements; returns what the last step returned."""
         self._logs = self._train(epoch, steps)
-        return self._logs
+        return self._logs if logs else {}
 
     def test(self, epoch: Epoch, steps: int) -> dict[str, Any]:
         """Evaluates on the next `steps` elements; returns what the last step returned."""

@@ -41,6 +41,9 @@ class ParameterServerLoop(Loop):
         coordinator: The strategy's coordinator.
     """
 
+    # The chief's calls are of single batches in any case.
+    gains_by_calls = False
+
     def __init__(
         self,
         model: keras.Model,
@@ -80,7 +83,7 @@ class ParameterServerLoop(Loop):
             logs.clear()
         self._count = int(self._iterations.numpy())
 
-    def train(self, epoch: Epoch, steps: int) -> dict[str, Any]:
+    def train(self, epoch: Epoch, steps: int, *, logs: bool = True) -> dict[str, Any]:
         """Hands the next `steps` batches out; returns the logs of those that are done."""
         self._training = True
         for _ in range(steps):
@@ -89,7 +92,7 @@ class ParameterServerLoop(Loop):
             self._schedule(step, self._train, data, step)
             self._count += 1
         self._iterations.assign(self._count)
-        return self.logs()
+        return self.logs() if logs else {}
 
     def test(self, epoch: Epoch, steps: int) -> dict[str, Any]:
         """Hands the next `steps` batches out for evaluation."""

@@ -94,15 +94,17 @@ class SynchronousLoop(Loop):
             for variable in logs.values():
                 variable.assign(0.0)
 
-    def train(self, epoch: Epoch, steps: int) -> dict[str, Any]:
+    def train(self, epoch: Epoch, steps: int, *, logs: bool = True) -> dict[str, Any]:
         """Trains on the next `steps` elements; returns the logs so far in the epoch."""
         self._training = True
-        return self._run(epoch, steps, self._train_one, self._train_many)
+        self._run(epoch, steps, self._train_one, self._train_many)
+        return self.logs() if logs else {}
 
     def test(self, epoch: Epoch, steps: int) -> dict[str, Any]:
         """Evaluates on the next `steps` elements; returns the logs so far."""
         self._training = False
-        return self._run(epoch, steps, self._test_one, self._test_many)
+        self._run(epoch, steps, self._test_one, self._test_many)
+        return self.logs()
 
     def predict(self, epoch: Epoch, steps: int = 1) -> Any:
         """Predicts the next element."""
@@ -139,13 +141,12 @@ class SynchronousLoop(Loop):
 
     def _run(
         self, epoch: Epoch, steps: int, one: Callable[..., Any], many: Callable[..., Any]
-    ) -> dict[str, Any]:
+    ) -> None:
         if epoch.steps is None:
             for _ in range(steps):
                 one(epoch.pop())
         else:
             many(epoch.iterator, tf.constant(steps))
-        return self.logs()
 
     # The functions below are traced, in cross-replica context.
 

@@ -1,0 +1,78 @@
+"""Chooses how many steps a call of TensorFlow makes, and whether its logs are read.
+
+A call costs the host a fraction of a millisecond, and reading the metrics costs more: for a small
+model as much as the step. Where no callback is called after batches, neither is needed each time.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+import keras
+
+# A call of several steps is to take so long: what a user takes for at once, and what a stop waits.
+_SECONDS = 0.1
+_MOST_STEPS = 100
+# The first call traces, and the second fills caches.
+_MEASURED_CALL = 3
+
+
+def read_batches(callbacks: Sequence[keras.callbacks.Callback]) -> bool:
+    """Returns whether a callback may look at the batches of training, one by one.
+
+    Args:
+        callbacks: Callbacks; that of Keras for progress looks at batches only where it draws a bar.
+    """
+    names = ("on_train_batch_begin", "on_train_batch_end", "on_batch_begin", "on_batch_end")
+    return any(
+        not getattr(getattr(callback, name), "_is_default", False)
+        for callback in callbacks
+        for name in names
+        if not getattr(callback, "reads_no_batches", False)
+        and not (isinstance(callback, keras.callbacks.ProgbarLogger) and callback.verbose != 1)
+    )
+
+
+class Calls:
+    """The calls of one `fit`.
+
+    All workers must create it, and time its calls, at the same points.
+
+    Args:
+        most: The largest number of steps that a call may make.
+        callbacks: This worker's callbacks.
+        exchange: Gives every worker's value of a number.
+        may_grow: Whether to choose a larger number than `most`, by the time of a step, where no
+            callback of any worker reads batches.
+
+    Attributes:
+        most: The largest number of steps that the next call may make.
+        are_read: Whether a callback of this worker reads the logs of a call.
+    """
+
+    def __init__(
+        self,
+        most: int,
+        callbacks: Sequence[keras.callbacks.Callback],
+        exchange: Callable[[int], list[int]],
+        *,
+        may_grow: bool,
+    ) -> None:
+        self.most = most
+        self.are_read = read_batches(callbacks)
+        self._exchange = exchange
+        self._made = 0
+        self._grows = may_grow and not any(exchange(int(self.are_read)))
+
+    @contextmanager
+    def timed(self, steps: int) -> Iterator[None]:
+        """A context for a call of so many steps."""
+        began = time.perf_counter()
+        yield
+        self._made += 1
+        if self._grows and self._made == _MEASURED_CALL:
+            seconds = (time.perf_counter() - began) / steps
+            own = max(self.most, min(_MOST_STEPS, int(_SECONDS / seconds)))
+            self.most = min(self._exchange(own))
