@@ -44,6 +44,13 @@ def test_the_end_of_data_of_unknown_length_shows_when_it_is_reached():
     assert taken(second)[0] == 100
 
 
+def test_data_without_end_has_as_many_steps_as_are_asked_for():
+    feed = KerasFeed(Batches(lambda epoch, first: numbers().repeat(), lambda: None), 4)
+    first, part = feed.epoch(0), feed.epoch(1, first=1)
+    assert (first.steps, part.steps) == (4, 4)
+    assert [int(first.pop()[0]) for _ in range(6)] == [0, 2, 4, 6, 8, 0]
+
+
 def test_fixed_steps_go_on_over_epochs_and_warn_where_the_data_ends():
     feed = KerasFeed(Batches(numbers, lambda: 5), 2)
     found = []

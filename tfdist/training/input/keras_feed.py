@@ -118,6 +118,7 @@ class KerasFeed:
         self._steps = steps
         self._iterator: Any = None
         self._length: int | None = None
+        self._endless = False
         self._seen = 0
         self._any = False
         self._ahead: Any = None  # An iterator from which a batch was read to count its rows.
@@ -132,7 +133,7 @@ class KerasFeed:
         if self._rows is None:
             # A further iterator would change the order of a dataset that reshuffles, so the first
             # epoch continues with this one.
-            self._ahead = iter(self._batches.make(0, 0))
+            self._ahead = iter(self._make(0, 0))
             self._first = self._ahead.get_next_as_optional()
             there = bool(self._first.has_value())
             self._rows = int(rows_of(self._first.get_value())) if there else 0
@@ -200,7 +201,10 @@ class KerasFeed:
         ahead, self._first = self._first, None
         may_be_empty, self._any = self._any, True
         steps, limit = None, None
-        if self._length is None:
+        if self._endless and self._steps is not None:
+            # All of them are there, so several may be taken in a call.
+            steps = self._steps
+        elif self._length is None:
             limit = None if self._steps is None else self._steps - first
         else:
             steps = first + self._length - self._seen
@@ -232,10 +236,15 @@ class KerasFeed:
                     next(self._iterator)
         else:
             self._first = None
-            dataset = self._batches.make(number, first)
+            dataset = self._make(number, first)
             self._batches.begin_epoch()
             self._iterator = iter(dataset)
         self._length = self._batches.length()
+
+    def _make(self, number: int, first: int) -> tf.data.Dataset:
+        dataset = self._batches.make(number, first)
+        self._endless = int(dataset.cardinality()) == tf.data.INFINITE_CARDINALITY
+        return dataset
 
     def _ran_out(self) -> None:
         self._iterator = None
