@@ -78,19 +78,24 @@ def alone(value):
 
 def test_a_call_grows_to_a_tenth_of_a_second_once_it_is_warm(clock):
     calls = Calls(1, [], alone, may_grow=True)
-    assert make(calls, clock, 30.0, 1.0) == 1
-    assert make(calls, clock, 0.0099) == 10
+    assert make(calls, clock, 30.0, 1.0, 0.001, 0.001) == 1
+    assert make(calls, clock, 0.0277) == 10
     assert make(calls, clock, 0.5, 0.5) == 10
+
+
+def test_calls_are_timed_when_a_queue_is_full(clock):
+    calls = Calls(1, [], alone, may_grow=True, calls_before_steady=4)
+    assert make(calls, clock, 1.0, 0.0, 0.0, 0.0, 0.04, 0.04, 0.04) == 2
 
 
 @pytest.mark.parametrize(("seconds", "most"), [(0.3, 1), (0.1, 1), (1e-6, 100)])
 def test_long_steps_are_called_one_by_one_and_short_ones_have_a_limit(clock, seconds, most):
-    assert make(Calls(1, [], alone, may_grow=True), clock, 1.0, 1.0, seconds) == most
+    assert make(Calls(1, [], alone, may_grow=True), clock, 1.0, 1.0, *[seconds] * 3) == most
 
 
 def test_a_number_that_is_given_stays(clock):
     calls = Calls(4, [], alone, may_grow=False)
-    assert make(calls, clock, 1.0, 1.0, 1e-6) == 4
+    assert make(calls, clock, 1.0, 1.0, *[1e-6] * 3) == 4
     assert not calls.are_read
 
 
@@ -101,14 +106,14 @@ def test_all_workers_make_as_many_as_the_slowest(clock):
         told.append(value)
         return [value, 0 if len(told) == 1 else 7]
 
-    assert make(Calls(1, [], exchange, may_grow=True), clock, 1.0, 1.0, 0.0099) == 7
+    assert make(Calls(1, [], exchange, may_grow=True), clock, 1.0, 1.0, *[0.0099] * 3) == 7
     assert told == [0, 10]
 
 
 def test_a_reader_on_another_worker_holds_all_of_them(clock):
     calls = Calls(1, [], lambda value: [value, 1], may_grow=True)
     assert not calls.are_read
-    assert make(calls, clock, 1.0, 1.0, 1e-6) == 1
+    assert make(calls, clock, 1.0, 1.0, *[1e-6] * 3) == 1
 
 
 class Noting(Calls):

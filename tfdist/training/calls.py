@@ -15,8 +15,8 @@ import keras
 # A call of several steps is to take so long: what a user takes for at once, and what a stop waits.
 _SECONDS = 0.1
 _MOST_STEPS = 100
-# The first call traces, and the second fills caches.
-_MEASURED_CALL = 3
+# How many calls are timed together.
+_TIMED_CALLS = 3
 
 
 def read_batches(callbacks: Sequence[keras.callbacks.Callback]) -> bool:
@@ -46,6 +46,7 @@ class Calls:
         exchange: Gives every worker's value of a number.
         may_grow: Whether to choose a larger number than `most`, by the time of a step, where no
             callback of any worker reads batches.
+        calls_before_steady: How many calls are made before they are timed.
 
     Attributes:
         most: The largest number of steps that the next call may make.
@@ -59,11 +60,13 @@ class Calls:
         exchange: Callable[[int], list[int]],
         *,
         may_grow: bool,
+        calls_before_steady: int = 2,
     ) -> None:
         self.most = most
         self.are_read = read_batches(callbacks)
         self._exchange = exchange
-        self._made = 0
+        self._made = -calls_before_steady
+        self._seconds, self._steps = 0.0, 0
         self._grows = may_grow and not any(exchange(int(self.are_read)))
 
     @contextmanager
@@ -72,7 +75,10 @@ class Calls:
         began = time.perf_counter()
         yield
         self._made += 1
-        if self._grows and self._made == _MEASURED_CALL:
-            seconds = (time.perf_counter() - began) / steps
-            own = max(self.most, min(_MOST_STEPS, int(_SECONDS / seconds)))
-            self.most = min(self._exchange(own))
+        if not self._grows or not 0 < self._made <= _TIMED_CALLS:
+            return
+        self._seconds += time.perf_counter() - began
+        self._steps += steps
+        if self._made == _TIMED_CALLS:
+            fitting = int(_SECONDS / (self._seconds / self._steps))
+            self.most = min(self._exchange(max(self.most, min(_MOST_STEPS, fitting))))

@@ -112,7 +112,8 @@ class TrainerOptions:
             self.most_steps_a_call(compiled),
             callbacks,
             group.exchange,
-            may_grow=may_grow and loop.gains_by_calls,
+            may_grow=may_grow,
+            calls_before_steady=loop.calls_before_steady,
         )
 
     def checkpoints(self, model: keras.Model, group: ProcessGroup) -> Checkpoints | None:

@@ -118,16 +118,3 @@ def test_updates_of_the_users_own_are_called():
     with fused(others):
         assert "update_step" in vars(others)
     assert "update_step" not in vars(others)
-
-
-def test_on_one_device_it_takes_part_in_keras_own_step():
-    x, y = np.ones((8, 3), "float32"), np.ones((8, 1), "float32")
-    found = []
-    for make in (lambda model: model, tfdist.Trainer):
-        keras.utils.set_random_seed(0)
-        model = keras.Sequential([keras.Input([3]), keras.layers.Dense(1)])
-        model.compile(SGD(0.1, momentum=0.9), "mse", jit_compile=False)
-        make(model).fit(x, y, epochs=3, verbose=0)
-        found.append([*model.get_weights(), *(np.asarray(v) for v in model.optimizer.variables)])
-    for plain, own in zip(*found, strict=True):
-        np.testing.assert_array_equal(plain, own)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import keras
 import numpy as np
@@ -48,8 +48,8 @@ class Loop(abc.ABC):
 
     totals: MetricTotals
     update: Update
-    # Whether several steps in a call cost less than as many calls.
-    gains_by_calls: ClassVar[bool] = True
+    # Calls after which the time of a call is that of its steps: the first one traces.
+    calls_before_steady: int = 2
 
     def build(self, feed: AnyFeed) -> None:  # noqa: B027
         """Makes the model's variables before a checkpoint is read, where that is not done yet."""

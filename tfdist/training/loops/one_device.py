@@ -8,7 +8,6 @@ step is traced.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -24,9 +23,7 @@ from keras.src.utils.python_utils import pythonify_logs
 from tfdist.training.input.feed import AnyFeed, Epoch
 from tfdist.training.input.keras_feed import KerasEpoch
 from tfdist.training.loops.base import Loop, Progress
-from tfdist.training.model.inspection import compiled_optimizer, inner_optimizer
 from tfdist.training.step.reduction import Reduced
-from tfdist.training.update.kernels import fused
 
 Step = Callable[[Any], Any]
 
@@ -179,10 +176,7 @@ class _Calls:
         self._fed_path = fed_path
 
         def on_batch(data: Any) -> Any:
-            optimizer = inner_optimizer(compiled_optimizer(model))
-            # XLA makes kernels of its own.
-            with contextlib.nullcontext() if model.jit_compile else fused(optimizer):
-                outputs = strategy.run(step, args=(data,))
+            outputs = strategy.run(step, args=(data,))
             return tf.nest.map_structure(
                 lambda value: strategy.experimental_local_results(value)[0], outputs
             )

@@ -21,7 +21,8 @@ from tfdist.training.input.batch import loosen, rows_of
 from tfdist.training.input.feed import Epoch
 from tfdist.training.loops.base import Loop, Progress, plain
 from tfdist.training.model.inspection import compiled_optimizer
-from tfdist.training.step.metrics import MetricTotals, add_up, check_gathering
+from tfdist.training.step.host_totals import HostTotals, pack
+from tfdist.training.step.metrics import add_up, check_gathering
 from tfdist.training.step.replica import PREDICT, TEST, TRAIN, ReplicaOutput
 from tfdist.training.step.select import make_step
 from tfdist.training.step.slicing import Slice
@@ -29,6 +30,8 @@ from tfdist.training.update.apply import OptimizerUpdate, PlainUpdate
 
 # Batches under way for each worker: one that it computes on and one that waits.
 _PER_WORKER = 2
+# Batches that a worker gets at once, where steps are short.
+_MOST_A_CLOSURE = 16
 _AGAIN_SECONDS = 0.2
 
 
@@ -41,8 +44,7 @@ class ParameterServerLoop(Loop):
         coordinator: The strategy's coordinator.
     """
 
-    # The chief's calls are of single batches in any case.
-    gains_by_calls = False
+    totals: HostTotals
 
     def __init__(
         self,
@@ -60,15 +62,19 @@ class ParameterServerLoop(Loop):
             compiled_optimizer(model), self._step.variables.trainable, strategy
         )
         self.update = PlainUpdate(self._optimize)
-        self.totals = MetricTotals(model)
+        self.totals = HostTotals(model)
         self._logs: dict[bool, dict[str, float]] = {True: {}, False: {}}
         self._training = True
         self._most_under_way = _PER_WORKER * _count_workers()
+        # The time of a call is that of a step only when the queue is full.
+        self.calls_before_steady = 2 * self._most_under_way + 1
+        alone = self._gathers or self._optimize.scaler.dynamic
+        self._most_a_closure = 1 if alone else _MOST_A_CLOSURE
         self._under_way: collections.deque[Any] = collections.deque()
         self._iterations = self._optimize.iterations
         self._count = int(self._iterations.numpy())
         compiled = tf.function(reduce_retracing=True, autograph=False)
-        self._train = compiled(self._train_batch)
+        self._train = compiled(self._train_batches)
         self._test = compiled(self._test_batch)
         self._predict = compiled(self._predict_batch)
 
@@ -86,13 +92,17 @@ class ParameterServerLoop(Loop):
     def train(self, epoch: Epoch, steps: int, *, logs: bool = True) -> dict[str, Any]:
         """Hands the next `steps` batches out; returns the logs of those that are done."""
         self._training = True
-        for _ in range(steps):
-            data, _ = epoch.pop()
+        # All workers get some of them, and have others waiting.
+        each = min(self._most_a_closure, 1 + (steps - 1) // max(1, self._most_under_way))
+        for begin in range(0, steps, each):
+            batches = [epoch.pop()[0] for _ in range(min(each, steps - begin))]
             step = tf.constant(self._count, self._iterations.dtype)
-            self._schedule(step, self._train, data, step)
-            self._count += 1
+            self._schedule(step, self._train, batches, step)
+            self._count += len(batches)
+        if not logs:
+            return {}
         self._iterations.assign(self._count)
-        return self.logs() if logs else {}
+        return self.logs()
 
     def test(self, epoch: Epoch, steps: int) -> dict[str, Any]:
         """Hands the next `steps` batches out for evaluation."""
@@ -164,9 +174,9 @@ class ParameterServerLoop(Loop):
         while len(self._under_way) > most:
             value, before = self._under_way.popleft()
             grown, logs, outputs, updated = self._answer(value)
-            if not updated:
+            if not all(updated):
                 self._count -= 1  # A gradient overflowed: no step was made.
-            self.totals.add(grown)
+            self.totals.add_packed(grown)
             if outputs:
                 outputs = self._with_gaps(outputs)
                 totals = [total.read_value() for total in self.totals.variables]
@@ -174,6 +184,14 @@ class ParameterServerLoop(Loop):
             self._logs[self._training].update({k: float(value) for k, value in logs.items()})
 
     # The functions below are traced, and run on a worker.
+
+    def _train_batches(self, batches: list[Any], step: tf.Tensor) -> Any:
+        """Makes a step of each batch, one after another; returns what came of all of them."""
+        grown, *rest = self._train_batch(batches[0], step)
+        for number, data in enumerate(batches[1:], 1):
+            more, *rest = self._train_batch(data, step + number)
+            grown = [total + value for total, value in zip(grown, more, strict=True)]
+        return pack(grown), *rest
 
     def _train_batch(self, data: Any, step: tf.Tensor) -> Any:
         piece = _whole(data)._replace(updates=step)
@@ -185,14 +203,15 @@ class ParameterServerLoop(Loop):
             output = ReplicaOutput(*self._strategy.run(replica))
         self._step.assign_changed(TRAIN, output.state)
         finite = self._optimize(output.gradients, step)
-        return output.metrics, output.logs, self._without_gaps(output.outputs), finite
+        updated = [finite] if self._optimize.scaler.dynamic else []
+        return output.metrics, output.logs, self._without_gaps(output.outputs), updated
 
     def _test_batch(self, data: Any) -> Any:
         piece = _whole(data)
         with self._step.intercepting():
             output = ReplicaOutput(*self._strategy.run(lambda: self._step.test(piece)))
         self._step.assign_changed(TEST, output.state)
-        return output.metrics, output.logs, self._without_gaps(output.outputs), tf.constant(True)
+        return pack(output.metrics), output.logs, self._without_gaps(output.outputs), []
 
     def _predict_batch(self, data: Any) -> Any:
         piece = _whole(data)

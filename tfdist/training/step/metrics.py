@@ -74,8 +74,13 @@ class MetricTotals:
     def __init__(self, model: keras.Model) -> None:
         self._model = model
         self._of = list(model.metrics_variables)
-        self.variables = [own_variable(tf.zeros(v.shape, v.dtype)) for v in self._of]
+        self._variables = [own_variable(tf.zeros(v.shape, v.dtype)) for v in self._of]
         self._results: dict[Any, Any] = {}
+
+    @property
+    def variables(self) -> list[tf.Variable]:
+        """The sums."""
+        return self._variables
 
     def reset(self) -> None:
         """Resets the sums to the metrics' initial state, except variables they do not reset."""
@@ -121,7 +126,7 @@ class MetricTotals:
 
     def _compute(self, reported: Mapping[str, keras.Metric | None] | None) -> dict[str, Any]:
         mapping = [
-            (v, total.read_value()) for v, total in zip(self._of, self.variables, strict=True)
+            (v, total.read_value()) for v, total in zip(self._of, self._variables, strict=True)
         ]
         with keras.StatelessScope(mapping):
             own = self._model.get_metrics_result()

@@ -1,9 +1,11 @@
-"""Replaces the small operations of an optimizer's update by one compiled kernel, bit for bit.
+"""Replaces the small operations of an optimizer's update by one compiled kernel.
 
 Keras' SGD makes five operations a weight, each of which reads and writes memory as large as the
 weight. TensorFlow has kernels that make the same additions and multiplications in one pass; in
-float32 and float64 their results are the same bits, which tests compare. Adam's kernel is not used:
-it takes 1 - beta_2 of float32 numbers, which is 5e-5 off Keras' value of it.
+float32 and float64 they give the same bits for the same gradients, which tests compare. Within a
+whole step they need not: TensorFlow's graph optimizer may fold a factor of Keras' operations into
+the gradient's. So one device, where the bits are to be those of Keras, is left without kernels.
+Adam's kernel is not used: it takes 1 - beta_2 of float32 numbers, 5e-5 off Keras' value of it.
 """
 
 from __future__ import annotations
