@@ -12,6 +12,7 @@ from tests.training.conformance.setting import (
     BATCH,
     CLASSES,
     ROWS,
+    TWO_REPLICAS,
     WIDTH,
     Recipe,
     Setting,
@@ -120,7 +121,7 @@ def batch_normalization(setting: Setting) -> Recipe:
 
 @feature("BatchNormalization(synchronized=True)", GROUP)
 def synchronized_batch_normalization(setting: Setting) -> Recipe:
-    together = setting.strategy in ("mirrored", "multi_worker_mirrored", "central_storage")
+    together = setting.strategy in TWO_REPLICAS
     model = classifier(layers.BatchNormalization(momentum=0.8, synchronized=together))
     model.compile(sgd(), crossentropy(), metrics=["accuracy"])
     return classify(model, predicts=True)
