@@ -56,6 +56,13 @@ def test_where_the_ring_is_not_for(strategy, group, reason):
         made(strategy, group, "ring")
 
 
+def test_the_ring_is_for_those_who_want_it(monkeypatch):
+    monkeypatch.setattr(choose, "TRANSPORTS", (*choose.TRANSPORTS, "own"))
+    monkeypatch.setattr(choose, "ring_of", lambda *_: pytest.fail("a ring is made"))
+    for wanted in ("tensorflow", "own"):
+        assert isinstance(made(Strategy(), Group(), wanted), TensorFlowTransport)
+
+
 def test_where_it_cannot_be_made(monkeypatch):
     monkeypatch.setattr(choose, "ring_of", lambda *_: (None, "worker/1 could not connect"))
     assert isinstance(made(Strategy(), Group()), TensorFlowTransport)

@@ -10,13 +10,14 @@ import tensorflow as tf
 
 import tfdist
 from tests.collectives.replicas import on_replicas
+from tfdist.collectives.ring.transport import RingTransport
 from tfdist.collectives.tensorflow import TensorFlowTransport
 from tfdist.collectives.transport import SingleReplica, Transport
 
 METHODS = ["sum", "sum_small", "sum_gradients", "gather", "broadcast"]
 
 
-@pytest.mark.parametrize("kind", [SingleReplica, TensorFlowTransport])
+@pytest.mark.parametrize("kind", [SingleReplica, TensorFlowTransport, RingTransport])
 def test_each_transport_has_every_method_with_the_same_arguments(kind):
     public = [name for name, _ in inspect.getmembers(Transport, inspect.isfunction)]
     assert sorted(METHODS) == sorted(name for name in public if not name.startswith("_"))

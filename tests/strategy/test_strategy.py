@@ -23,6 +23,28 @@ def test_local_strategies_use_all_devices(devices, name, replicas):
     assert strategy.num_replicas_in_sync == replicas
 
 
+def test_each_kind_has_a_builder_of_its_sort():
+    from tfdist.strategy import build
+    from tfdist.strategy.kinds import KINDS
+
+    for needs_cluster, builders in ((True, build._OF_CLUSTERS), (False, build._OF_ONE_PROCESS)):
+        assert set(builders) == {k.name for k in KINDS if k.needs_cluster == needs_cluster}
+
+
+def test_a_class_of_its_own_is_a_kind_of_its_own(monkeypatch):
+    import tensorflow as tf
+
+    from tfdist.strategy import kinds
+
+    class Own(tf.distribute.OneDeviceStrategy):
+        pass
+
+    assert kinds.kind_of(Own("CPU:0")).name == "one_device"
+    own = kinds.Kind("own", "Own", ("Own",))
+    monkeypatch.setattr(kinds, "KINDS", (*kinds.KINDS, own))
+    assert kinds.kind_of(Own("CPU:0")) is own
+
+
 def test_devices_can_be_named(devices):
     strategy = tfdist.build_strategy("mirrored", devices=["CPU:1", "/device:cpu:3"])
     assert [name[-5:] for name in strategy.extended.worker_devices] == ["CPU:1", "CPU:3"]

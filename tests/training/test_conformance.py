@@ -16,15 +16,15 @@ import pytest
 from tests.training.conformance.cell import read_cell
 from tests.training.conformance.compare import differences
 from tests.training.conformance.features import FEATURES
+from tests.training.conformance.launch import JOBS
 from tests.training.conformance.plan import reference
 from tests.training.conformance.setting import STRATEGIES
 
 pytestmark = pytest.mark.conformance
 
 FULL = os.environ.get("TFDIST_CONFORMANCE") == "full"
-CLUSTERS = ("multi_worker_mirrored", "parameter_server")
 PLACES = [
-    pytest.param(strategy, marks=pytest.mark.cluster if strategy in CLUSTERS else ())
+    pytest.param(strategy, marks=pytest.mark.cluster if strategy in JOBS else ())
     for strategy in STRATEGIES
 ]
 

@@ -54,7 +54,7 @@ def make_transport(
     _agree(where, wanted, group)
     workers = group.layout.workers
     reason = "asked for"
-    if wanted != TENSORFLOW:
+    if wanted in (AUTO, RING):
         reason = _why_not(strategy, group)
         if not reason:
             group.ring, reason = ring_of(strategy, group)

@@ -57,8 +57,9 @@ _DEFAULT = Kind("default", "the default strategy", ())
 
 def kind_of(strategy: Any) -> Kind:
     """Returns the kind of a `tf.distribute.Strategy`, made by tfdist or by hand."""
-    names = {base.__name__ for base in type(strategy).__mro__}
-    return next((kind for kind in KINDS if names & set(kind.classes)), _DEFAULT)
+    by_class = {name: kind for kind in KINDS for name in kind.classes}
+    names = [base.__name__ for base in type(strategy).__mro__]  # Its own class comes first.
+    return next((by_class[name] for name in names if name in by_class), _DEFAULT)
 
 
 def public_name(strategy: Any) -> str:

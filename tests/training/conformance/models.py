@@ -12,6 +12,7 @@ from tests.training.conformance.setting import (
     BATCH,
     CLASSES,
     ROWS,
+    TWO_REPLICAS,
     WIDTH,
     Recipe,
     Setting,
@@ -120,7 +121,7 @@ def batch_normalization(setting: Setting) -> Recipe:
 
 @feature("BatchNormalization(synchronized=True)", GROUP)
 def synchronized_batch_normalization(setting: Setting) -> Recipe:
-    together = setting.strategy in ("mirrored", "multi_worker_mirrored", "central_storage")
+    together = setting.strategy in TWO_REPLICAS
     model = classifier(layers.BatchNormalization(momentum=0.8, synchronized=together))
     model.compile(sgd(), crossentropy(), metrics=["accuracy"])
     return classify(model, predicts=True)
@@ -479,3 +480,56 @@ def attention(setting: Setting) -> Recipe:
     model.compile(sgd(), crossentropy(), metrics=["accuracy"])
     x = inputs(width=4 * WIDTH).reshape(-1, 4, WIDTH)
     return Recipe(model, fit={"x": batches(x, labels()), "epochs": 2})
+
+
+@feature("LoRA of Dense and Embedding", GROUP)
+def lora(setting: Setting) -> Recipe:
+    table = layers.Embedding(40, 4)
+    hidden = layers.Dense(8, activation="relu", kernel_initializer=glorot(1))
+    model = keras.Sequential(
+        [
+            keras.Input((WIDTH,), dtype="int32"),
+            table,
+            layers.GlobalAveragePooling1D(),
+            hidden,
+            layers.Dense(CLASSES, kernel_initializer=glorot(2)),
+        ]
+    )
+    table.enable_lora(2, a_initializer=glorot(3))
+    hidden.enable_lora(2, a_initializer=glorot(4))
+    model.compile(sgd(0.5), crossentropy(), metrics=["accuracy"])
+    data = batches(_words(ROWS), labels(ROWS))
+    return Recipe(
+        model,
+        fit={"x": data, "epochs": 2},
+        evaluate={"x": data},
+        predict={"x": _words(17), "batch_size": BATCH},
+    )
+
+
+@feature("Convolutions, group normalization, an adapted Normalization", GROUP)
+def convolutions(setting: Setting) -> Recipe:
+    adapted = layers.Normalization(axis=-1)
+    x = generator().normal(3.0, 2.0, size=(ROWS, 6, 6, 2)).astype("float32")
+    adapted.adapt(x)
+    model = keras.Sequential(
+        [
+            keras.Input((6, 6, 2)),
+            adapted,
+            layers.Conv2D(4, 3, kernel_initializer=glorot(1)),
+            layers.GroupNormalization(2),
+            layers.PReLU(shared_axes=[1, 2]),
+            layers.SeparableConv2D(4, 2, padding="same"),
+            layers.MaxPooling2D(2),
+            layers.Flatten(),
+            layers.Dense(CLASSES, kernel_initializer=glorot(2)),
+        ]
+    )
+    model.compile(sgd(), crossentropy(), metrics=["accuracy"])
+    data = batches(x, labels())
+    return Recipe(
+        model,
+        fit={"x": data, "epochs": 2, "validation_data": batches(x[:17], labels()[:17], batch=5)},
+        evaluate={"x": data},
+        predict={"x": x[:17], "batch_size": BATCH},
+    )

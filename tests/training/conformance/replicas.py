@@ -32,6 +32,8 @@ from tests.training.conformance.setting import (
 layers = keras.layers
 GROUP = "What is no mean over a slice"
 SYNCHRONOUS = ("one_device", *TWO_REPLICAS)
+# Where a batch is divided, or its steps are not in this process.
+_DIVIDED = (*TWO_REPLICAS, "parameter_server")
 
 
 def _fit(model: keras.Model, x: Any, y: Any, *weight: Any, **more: Any) -> Recipe:
@@ -261,7 +263,7 @@ def contrastive_by_example(setting: Setting) -> Recipe:
 @feature(
     "A stateful recurrent layer",
     GROUP,
-    refused=dict.fromkeys(STRATEGIES[1:], "stateful=True keeps a state for each row"),
+    refused=dict.fromkeys(_DIVIDED, "stateful=True keeps a state for each row"),
 )
 def stateful(setting: Setting) -> Recipe:
     model = keras.Sequential(
@@ -380,7 +382,7 @@ class ComputedLog(Autoencoder):
     "train_step overridden, a log computed from a metric's result",
     GROUP,
     one_device=1e-7,
-    refused=dict.fromkeys(STRATEGIES[1:], "ComputedLog.train_step: log 'root' is computed from"),
+    refused=dict.fromkeys(_DIVIDED, "ComputedLog.train_step: log 'root' is computed from"),
 )
 def computed_log(setting: Setting) -> Recipe:
     network = keras.Sequential(

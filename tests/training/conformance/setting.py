@@ -16,14 +16,10 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-STRATEGIES = (
-    "one_device",
-    "mirrored",
-    "multi_worker_mirrored",
-    "central_storage",
-    "parameter_server",
-)
-# Strategies whose two replicas step together.
+from tfdist.strategy.kinds import BY_NAME
+
+STRATEGIES = tuple(BY_NAME)
+# Strategies whose two replicas step together; a process that is alone has two devices.
 TWO_REPLICAS = ("mirrored", "multi_worker_mirrored", "central_storage")
 
 # Six batches; the last has five rows. The others can be halved: plain Keras' fit cannot start

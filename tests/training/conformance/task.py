@@ -56,10 +56,13 @@ def main(
     if tfdist.serve(cluster):
         return
     strategy = None
-    if name in ("mirrored", "central_storage"):
-        tfdist.virtual_devices(DEVICES)
     if name != "none":
+        if cluster.is_local:
+            tfdist.virtual_devices(DEVICES)
         strategy = tfdist.build_strategy(name, cluster)
+        replicas = 2 if name in setting_module.TWO_REPLICAS else 1
+        found = strategy.num_replicas_in_sync
+        assert found == replicas, f"{name} has {found} replicas: see TWO_REPLICAS in setting.py"
     # PSS has one process that trains; the others are served by it.
     workers = len(cluster.jobs["worker"]) if name == "multi_worker_mirrored" else 1
     worker = cluster.task.index if name == "multi_worker_mirrored" else 0
