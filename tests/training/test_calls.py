@@ -76,19 +76,26 @@ def alone(value):
     return [value]
 
 
-def test_a_call_grows_to_a_tenth_of_a_second_once_it_is_warm(clock):
+def test_a_call_grows_to_a_fifth_of_a_second_once_it_is_warm(clock):
     calls = Calls(1, [], alone, may_grow=True)
     assert make(calls, clock, 30.0, 1.0, 0.001, 0.001) == 1
-    assert make(calls, clock, 0.0277) == 10
-    assert make(calls, clock, 0.5, 0.5) == 10
+    assert make(calls, clock, 0.0577) == 10
+
+
+def test_it_grows_again_where_long_calls_cost_less_and_then_stays(clock):
+    calls = Calls(1, [], alone, may_grow=True)
+    assert make(calls, clock, 1.0, 1.0, *[0.0199] * 3) == 10
+    assert make(calls, clock, 1.0, 1.0, *[0.0999] * 3) == 20
+    assert make(calls, clock, 1.0, 1.0, *[2.0] * 3) == 20  # It does not shrink.
+    assert make(calls, clock, 1.0, 1.0, *[1e-6] * 3) == 20
 
 
 def test_calls_are_timed_when_a_queue_is_full(clock):
     calls = Calls(1, [], alone, may_grow=True, calls_before_steady=4)
-    assert make(calls, clock, 1.0, 0.0, 0.0, 0.0, 0.04, 0.04, 0.04) == 2
+    assert make(calls, clock, 1.0, 0.0, 0.0, 0.0, 0.08, 0.08, 0.08) == 2
 
 
-@pytest.mark.parametrize(("seconds", "most"), [(0.3, 1), (0.1, 1), (1e-6, 100)])
+@pytest.mark.parametrize(("seconds", "most"), [(0.3, 1), (0.15, 1), (1e-6, 100)])
 def test_long_steps_are_called_one_by_one_and_short_ones_have_a_limit(clock, seconds, most):
     assert make(Calls(1, [], alone, may_grow=True), clock, 1.0, 1.0, *[seconds] * 3) == most
 
@@ -106,7 +113,7 @@ def test_all_workers_make_as_many_as_the_slowest(clock):
         told.append(value)
         return [value, 0 if len(told) == 1 else 7]
 
-    assert make(Calls(1, [], exchange, may_grow=True), clock, 1.0, 1.0, *[0.0099] * 3) == 7
+    assert make(Calls(1, [], exchange, may_grow=True), clock, 1.0, 1.0, *[0.0199] * 3) == 7
     assert told == [0, 10]
 
 

@@ -12,11 +12,12 @@ from contextlib import contextmanager
 
 import keras
 
-# A call of several steps is to take so long: what a user takes for at once, and what a stop waits.
-_SECONDS = 0.1
+# A call of several steps is to take so long: a stop waits for its end.
+_SECONDS = 0.2
 _MOST_STEPS = 100
-# How many calls are timed together.
+# How many calls are timed together, and how often: in longer calls, steps take less time.
 _TIMED_CALLS = 3
+_ROUNDS = 3
 
 
 def read_batches(callbacks: Sequence[keras.callbacks.Callback]) -> bool:
@@ -65,8 +66,9 @@ class Calls:
         self.most = most
         self.are_read = read_batches(callbacks)
         self._exchange = exchange
-        self._made = -calls_before_steady
-        self._seconds, self._steps = 0.0, 0
+        self._before = calls_before_steady
+        self._rounds = 0
+        self._begin_round()
         self._grows = may_grow and not any(exchange(int(self.are_read)))
 
     @contextmanager
@@ -82,3 +84,10 @@ class Calls:
         if self._made == _TIMED_CALLS:
             fitting = int(_SECONDS / (self._seconds / self._steps))
             self.most = min(self._exchange(max(self.most, min(_MOST_STEPS, fitting))))
+            self._rounds += 1
+            self._grows = self._rounds < _ROUNDS
+            self._begin_round()
+
+    def _begin_round(self) -> None:
+        self._made = -self._before
+        self._seconds, self._steps = 0.0, 0

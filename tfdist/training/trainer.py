@@ -51,7 +51,7 @@ class Trainer:
         accumulate_steps: Batches whose gradients are accumulated for one update of the weights;
             the update is that of one batch as large as all of them.
         steps_per_call: Steps in one call of TensorFlow; "auto" takes the `steps_per_execution`
-            of `compile`, or, where no callback reads batches, as many as take 0.1 s.
+            of `compile`, or, where no callback reads batches, as many as take 0.2 s.
         wire_dtype: The type to send gradients in: "float32", "bfloat16" or "float16" (half the
             bytes, rounded sums); "auto" is float32, which is exact.
         bytes_per_pack: Bytes that TensorFlow sends at once; "auto" leaves it to the strategy.

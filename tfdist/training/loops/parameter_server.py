@@ -75,6 +75,9 @@ class ParameterServerLoop(Loop):
         self._count = int(self._iterations.numpy())
         compiled = tf.function(reduce_retracing=True, autograph=False)
         self._train = compiled(self._train_batches)
+        self._next = tf.function(
+            lambda iterator, count: [next(iterator)[0] for _ in range(count)], autograph=False
+        )
         self._test = compiled(self._test_batch)
         self._predict = compiled(self._predict_batch)
 
@@ -95,7 +98,7 @@ class ParameterServerLoop(Loop):
         # All workers get some of them, and have others waiting.
         each = min(self._most_a_closure, 1 + (steps - 1) // max(1, self._most_under_way))
         for begin in range(0, steps, each):
-            batches = [epoch.pop()[0] for _ in range(min(each, steps - begin))]
+            batches = self._take(epoch, min(each, steps - begin))
             step = tf.constant(self._count, self._iterations.dtype)
             self._schedule(step, self._train, batches, step)
             self._count += len(batches)
@@ -146,6 +149,13 @@ class ParameterServerLoop(Loop):
         """The metrics' values over the batches answered for, and the last step's own logs."""
         reported = self._step.reported[self._training]
         return plain({**self.totals.results(reported), **self._logs[self._training]})
+
+    def _take(self, epoch: Epoch, count: int) -> list[Any]:
+        """The next batches of an epoch."""
+        if count == 1:
+            return [epoch.pop()[0]]
+        # One call of TensorFlow for all of them: each would take as long as a short step.
+        return self._next(epoch.iterator, count)
 
     def _schedule(self, before: tf.Tensor, function: Any, *args: Any) -> None:
         """Sends a batch out; its metrics see the state after `before` updates and one."""
