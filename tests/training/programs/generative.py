@@ -260,11 +260,6 @@ class DiffusionModel(keras.Model):
     dtype="float64",
     # Keras' optimizer has no variables for the second network, which it never trains.
     only=("history", "weight"),
-    differs=dict.fromkeys(
-        ("mirrored", "multi_worker_mirrored"),
-        "what a test_step draws does not advance the seeds on several replicas, so the epoch after "
-        "a validation draws other noise; without validation_data it is equal",
-    ),
 )
 def ddim(setting: Setting) -> Recipe:
     model = DiffusionModel(setting)

@@ -332,7 +332,8 @@ class ContrastiveModel(keras.Model):
     differs=dict.fromkeys(
         ("mirrored", "multi_worker_mirrored"),
         "the contrast is written in the step, which is given a replica's slice; as a "
-        "`keras.losses.Loss` it is computed on all rows (supervised-contrastive-learning)",
+        "`keras.losses.Loss` it is computed on all rows (supervised-contrastive-learning); a "
+        "warning says so",
     ),
 )
 def semisupervised_simclr(setting: Setting) -> Recipe:

@@ -123,7 +123,8 @@ class Recommender(keras.Model):
     "embeddings with regularizers; one number that call makes of all rows of its batch",
     differs=dict.fromkeys(
         ("mirrored", "multi_worker_mirrored"),
-        "its call makes one number of all rows it is given, and a replica is given its slice",
+        "its call makes one number of all rows it is given, and a replica is given its slice; a "
+        "warning says so",
     ),
 )
 def collaborative_filtering_for_movielens(setting: Setting) -> Recipe:

@@ -157,17 +157,10 @@ def _mixed(one: Any, other: Any) -> Any:
     )
 
 
-SHUFFLES = (
-    "the Trainer reads the data more often than Keras does (its first batch, to build the model), "
-    "and tf.data draws a new order at each reading"
-)
-
-
 @program(
     "vision/mixup",
     "shuffled datasets, zipped, mixed in shares that tf.data draws; no seed of their own",
     reference="slices",
-    differs={"mirrored": SHUFFLES, "multi_worker_mirrored": SHUFFLES},
 )
 def mixup(setting: Setting) -> Recipe:
     pixels, labels = images(40)
