@@ -13,7 +13,7 @@ from tfdist.collectives.transport_names import TRANSPORTS
 from tfdist.errors import ConfigError
 from tfdist.rendezvous.once import meet, wait_seconds
 from tfdist.runtime import process_one, sigterm
-from tfdist.runtime.startup import start_tensorflow
+from tfdist.runtime.startup import prefer_onednn, start_tensorflow
 from tfdist.scaling.rules import DECAYS, RULES
 from tfdist.strategy.kinds import AUTO, NAMES
 
@@ -74,6 +74,7 @@ def main(argv: list[str]) -> int:
     options = parse(values, argv)
     cluster = Cluster.from_environment()
     meet(cluster, options.pop("wait"), job=_job(options))
+    prefer_onednn()
     start_tensorflow()
     from tfdist.programs import evaluator, train
 

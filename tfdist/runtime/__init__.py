@@ -2,9 +2,9 @@
 
 All process-wide state that tfdist changes is changed here, or is listed here:
 
-- `startup`: the environment variables TF_CPP_MIN_LOG_LEVEL and, where Slurm gives several tasks of
-  a node the same GPUs, CUDA_VISIBLE_DEVICES; file descriptor 2, while TensorFlow is
-  imported.
+- `startup`: the environment variables TF_CPP_MIN_LOG_LEVEL, where Slurm gives several tasks of a
+  node the same GPUs, CUDA_VISIBLE_DEVICES, and, in `tfdist train`, TF_ENABLE_ONEDNN_OPTS; file
+  descriptor 2, while TensorFlow is imported.
 - `threads`: TF_NUM_INTRAOP_THREADS, TF_NUM_INTEROP_THREADS and OMP_NUM_THREADS, where they are not
   set and Slurm or a container gives this task a number of CPUs.
 - `log`: the logger `tfdist`, its handler and level.

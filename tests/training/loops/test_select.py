@@ -195,3 +195,29 @@ def test_the_options_are_those_of_exact_sums_unless_they_are_given():
     options = LoopOptions()
     assert (options.accumulate_steps, options.wire_dtype) == (1, "auto")
     assert (options.transport, options.bytes_per_pack, options.fed_path) == ("auto", 0, "")
+
+
+class Mixing(keras.Sequential):
+    """Centres the rows of a batch: what a replica has of them differs from the whole."""
+
+    def call(self, x, training=None):
+        y = super().call(x)
+        return y - tf.reduce_mean(y)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "options", "parts"),
+    [
+        ("mirrored", {}, "the 2 replicas is given"),
+        ("mirrored@1", {"accumulate_steps": 2}, "the 2 batches of an update is given"),
+        ("mirrored@1", {}, ""),
+    ],
+)
+def test_a_model_that_mixes_rows_is_warned_of_once(devices, capsys, strategy, options, parts):
+    loops = loops_of(linear(strategy_of(strategy, devices), kind=Mixing), **options)
+    loops._model.set_weights([np.array([[1.0]])])
+    loops.loop(feed_of(loops))
+    loops.loop(shard_feed())
+    told = capsys.readouterr().err
+    assert told.count("depends on the other rows") == (1 if parts else 0)
+    assert parts in told
