@@ -90,12 +90,20 @@ def test_it_grows_again_where_long_calls_cost_less_and_then_stays(clock):
     assert make(calls, clock, 1.0, 1.0, *[1e-6] * 3) == 20
 
 
+def test_a_round_grows_tenfold_at_most(clock):
+    calls = Calls(1, [], alone, may_grow=True)
+    assert make(calls, clock, 1.0, 1.0, *[1e-6] * 3) == 10
+    assert make(calls, clock, 1.0, 1.0, *[1e-6] * 3) == 100
+    assert make(calls, clock, 1.0, 1.0, *[1e-6] * 3) == 100
+
+
 def test_calls_are_timed_when_a_queue_is_full(clock):
-    calls = Calls(1, [], alone, may_grow=True, calls_before_steady=4)
-    assert make(calls, clock, 1.0, 0.0, 0.0, 0.0, 0.08, 0.08, 0.08) == 2
+    calls = Calls(1, [], alone, may_grow=True, under_way=1)
+    # Four calls that fill the queue, and six of which two come at once.
+    assert make(calls, clock, 1.0, 0.0, 0.0, 0.0, 0.24, 0.0, 0.0, 0.08, 0.08, 0.08) == 2
 
 
-@pytest.mark.parametrize(("seconds", "most"), [(0.3, 1), (0.15, 1), (1e-6, 100)])
+@pytest.mark.parametrize(("seconds", "most"), [(0.3, 1), (0.15, 1), (1e-6, 10)])
 def test_long_steps_are_called_one_by_one_and_short_ones_have_a_limit(clock, seconds, most):
     assert make(Calls(1, [], alone, may_grow=True), clock, 1.0, 1.0, *[seconds] * 3) == most
 

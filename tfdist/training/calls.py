@@ -15,9 +15,12 @@ import keras
 # A call of several steps is to take so long: a stop waits for its end.
 _SECONDS = 0.2
 _MOST_STEPS = 100
-# How many calls are timed together, and how often: in longer calls, steps take less time.
+# The first call traces, and the next fills caches; so many are timed together after them.
+_FIRST_CALLS = 2
 _TIMED_CALLS = 3
+# In longer calls steps take less time, so the number grows in rounds, each of which may be wrong.
 _ROUNDS = 3
+_MOST_GROWTH = 10
 
 
 def read_batches(callbacks: Sequence[keras.callbacks.Callback]) -> bool:
@@ -47,7 +50,9 @@ class Calls:
         exchange: Gives every worker's value of a number.
         may_grow: Whether to choose a larger number than `most`, by the time of a step, where no
             callback of any worker reads batches.
-        calls_before_steady: How many calls are made before they are timed.
+        under_way: How many calls may return before their steps are made. The time of a call is
+            that of its steps only where as many are under way at its begin and at its end, and
+            over several times that number.
 
     Attributes:
         most: The largest number of steps that the next call may make.
@@ -61,12 +66,13 @@ class Calls:
         exchange: Callable[[int], list[int]],
         *,
         may_grow: bool,
-        calls_before_steady: int = 2,
+        under_way: int = 0,
     ) -> None:
         self.most = most
         self.are_read = read_batches(callbacks)
         self._exchange = exchange
-        self._before = calls_before_steady
+        self._before = _FIRST_CALLS + 2 * under_way
+        self._timed = _TIMED_CALLS * (1 + under_way)
         self._rounds = 0
         self._begin_round()
         self._grows = may_grow and not any(exchange(int(self.are_read)))
@@ -77,13 +83,14 @@ class Calls:
         began = time.perf_counter()
         yield
         self._made += 1
-        if not self._grows or not 0 < self._made <= _TIMED_CALLS:
+        if not self._grows or not 0 < self._made <= self._timed:
             return
         self._seconds += time.perf_counter() - began
         self._steps += steps
-        if self._made == _TIMED_CALLS:
+        if self._made == self._timed:
             fitting = int(_SECONDS / (self._seconds / self._steps))
-            self.most = min(self._exchange(max(self.most, min(_MOST_STEPS, fitting))))
+            fitting = min(fitting, _MOST_STEPS, _MOST_GROWTH * self.most)
+            self.most = min(self._exchange(max(self.most, fitting)))
             self._rounds += 1
             self._grows = self._rounds < _ROUNDS
             self._begin_round()

@@ -113,7 +113,7 @@ class TrainerOptions:
             callbacks,
             group.exchange,
             may_grow=may_grow,
-            calls_before_steady=loop.calls_before_steady,
+            under_way=loop.most_under_way,
         )
 
     def checkpoints(self, model: keras.Model, group: ProcessGroup) -> Checkpoints | None:

@@ -48,8 +48,8 @@ class Loop(abc.ABC):
 
     totals: MetricTotals
     update: Update
-    # Calls after which the time of a call is that of its steps: the first one traces.
-    calls_before_steady: int = 2
+    # How many calls may return before their steps are made.
+    most_under_way: int = 0
 
     def build(self, feed: AnyFeed) -> None:  # noqa: B027
         """Makes the model's variables before a checkpoint is read, where that is not done yet."""

@@ -65,9 +65,7 @@ class ParameterServerLoop(Loop):
         self.totals = HostTotals(model)
         self._logs: dict[bool, dict[str, float]] = {True: {}, False: {}}
         self._training = True
-        self._most_under_way = _PER_WORKER * _count_workers()
-        # The time of a call is that of a step only when the queue is full.
-        self.calls_before_steady = 2 * self._most_under_way + 1
+        self.most_under_way = _PER_WORKER * _count_workers()
         alone = self._gathers or self._optimize.scaler.dynamic
         self._most_a_closure = 1 if alone else _MOST_A_CLOSURE
         self._under_way: collections.deque[Any] = collections.deque()
@@ -96,7 +94,7 @@ class ParameterServerLoop(Loop):
         """Hands the next `steps` batches out; returns the logs of those that are done."""
         self._training = True
         # All workers get some of them, and have others waiting.
-        each = min(self._most_a_closure, 1 + (steps - 1) // max(1, self._most_under_way))
+        each = min(self._most_a_closure, 1 + (steps - 1) // max(1, self.most_under_way))
         for begin in range(0, steps, each):
             batches = self._take(epoch, min(each, steps - begin))
             step = tf.constant(self._count, self._iterations.dtype)
@@ -160,7 +158,7 @@ class ParameterServerLoop(Loop):
     def _schedule(self, before: tf.Tensor, function: Any, *args: Any) -> None:
         """Sends a batch out; its metrics see the state after `before` updates and one."""
         self._under_way.append((self._coordinator.schedule(function, args=args), before))
-        self._drain(self._most_under_way)
+        self._drain(self.most_under_way)
 
     def _answer(self, value: Any) -> Any:
         """Fetches the results of a batch, however often its worker is lost.
