@@ -53,7 +53,7 @@ class Trainer:
         steps_per_call: Steps in one call of TensorFlow; "auto" takes the `steps_per_execution`
             of `compile`, or, where no callback reads batches, as many as take 0.2 s.
         wire_dtype: The type to send gradients in: "float32", "bfloat16" or "float16" (half the
-            bytes, rounded sums); "auto" is float32, which is exact.
+            bytes, rounded; CPUs convert bfloat16 faster); "auto" is float32, which is exact.
         bytes_per_pack: Bytes that TensorFlow sends at once; "auto" leaves it to the strategy.
         transport: The transport between workers: "ring" (TCP between CPU replicas), or
             "tensorflow"; "auto" is the value of TFDIST_TRANSPORT, else "ring" where possible.

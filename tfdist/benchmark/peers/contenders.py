@@ -89,7 +89,7 @@ COMPARISONS = (
             Contender("PyTorch DDP", "torch_ddp", _TWO, "torch"),
             Contender("tfdist", "tfdist_fit", _TWO),
             Contender(
-                "tfdist, float16 wire", "tfdist_fit", _TWO, options={"wire_dtype": "float16"}
+                "tfdist, bfloat16 wire", "tfdist_fit", _TWO, options={"wire_dtype": "bfloat16"}
             ),
             Contender(
                 "tfdist, 4 batches an update", "tfdist_fit", _TWO, options={"accumulate_steps": 4}
