@@ -95,11 +95,16 @@ class ParameterServerLoop(Loop):
         self._training = True
         # All workers get some of them, and have others waiting.
         each = min(self._most_a_closure, 1 + (steps - 1) // max(1, self.most_under_way))
-        for begin in range(0, steps, each):
-            batches = self._take(epoch, min(each, steps - begin))
-            step = tf.constant(self._count, self._iterations.dtype)
-            self._schedule(step, self._train, batches, step)
-            self._count += len(batches)
+        try:
+            for begin in range(0, steps, each):
+                batches = self._take(epoch, min(each, steps - begin))
+                step = tf.constant(self._count, self._iterations.dtype)
+                self._schedule(step, self._train, batches, step)
+                self._count += len(batches)
+        except BaseException as error:
+            if not (isinstance(error, tf.errors.OpError) and is_loss(error)):
+                self._iterations.assign(self._count)  # A later `fit` counts on from here.
+            raise
         if not logs:
             return {}
         self._iterations.assign(self._count)
