@@ -104,12 +104,17 @@ except ConfigError as error:
 
 
 def test_onednn_is_preferred_unless_the_user_has_decided(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "tensorflow", raising=False)
     for given, expected in ((None, "1"), ("0", "0"), ("1", "1")):
         monkeypatch.delenv("TF_ENABLE_ONEDNN_OPTS", raising=False)
         if given is not None:
             monkeypatch.setenv("TF_ENABLE_ONEDNN_OPTS", given)
         startup.prefer_onednn()
         assert os.environ["TF_ENABLE_ONEDNN_OPTS"] == expected
+    monkeypatch.delenv("TF_ENABLE_ONEDNN_OPTS")
+    monkeypatch.setitem(sys.modules, "tensorflow", sys)
+    startup.prefer_onednn()
+    assert "TF_ENABLE_ONEDNN_OPTS" not in os.environ
 
 
 def test_another_backend_of_keras_is_refused(tmp_path: Path) -> None:

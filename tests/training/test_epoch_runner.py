@@ -110,7 +110,7 @@ def train(mirrored, numbers=None, follower=None, *, first=0, most=2, data=X):
     every = keras.callbacks.CallbackList([numbers], model=model)
     stop = StopTraining(model, loops._group, WorkerFlags(), [numbers])
     epoch = feed_of(loops, data).epoch(0, first=first)
-    calls = Calls(most, [numbers], loops._group.exchange, may_grow=False)
+    calls = Calls(most, are_read=True)
     train_epoch(epoch, loop, every, follower, stop, calls, first=first)
     return [(hook[9:], n) for hook, n, _ in numbers.calls], follower
 

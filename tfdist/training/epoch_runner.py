@@ -33,15 +33,13 @@ def train_epoch(
     """
     step = first
     while _any_left(epoch, step):
-        most = calls.most
-        wanted = _wanted(epoch, step, most)
+        wanted = _wanted(epoch, step, calls.most)
         count = follower.before_training(wanted)
         every.on_train_batch_begin(step)
         stop_training.before_call()
         taken = epoch.taken
-        with calls.timed(count):
-            logs = loop.train(epoch, count, logs=calls.are_read)
-        last = step + (most if epoch.several and count == wanted else count) - 1
+        logs = loop.train(epoch, count, logs=calls.are_read)
+        last = step + (calls.most if epoch.several and count == wanted else count) - 1
         count = _made(epoch, taken, count)
         every.on_train_batch_end(last, logs)
         step += count

@@ -12,9 +12,8 @@ from tfdist.collectives.process_group import ProcessGroup
 from tfdist.collectives.transport_names import TRANSPORTS
 from tfdist.collectives.wire_types import WIRE_TYPES
 from tfdist.errors import ConfigError
-from tfdist.training.calls import Calls
+from tfdist.training.calls import Calls, read_batches
 from tfdist.training.checkpoint.manager import Checkpoints
-from tfdist.training.loops.base import Loop
 from tfdist.training.loops.select import LoopOptions
 from tfdist.validation import number, one_of, whole_number
 
@@ -89,32 +88,14 @@ class TrainerOptions:
         """
         return compiled if self.steps_per_call == _AUTO else int(self.steps_per_call)
 
-    def calls(
-        self,
-        model: keras.Model,
-        loop: Loop,
-        callbacks: Sequence[keras.callbacks.Callback],
-        group: ProcessGroup,
-    ) -> Calls:
+    def calls(self, compiled: int, callbacks: Sequence[keras.callbacks.Callback]) -> Calls:
         """Returns the calls of TensorFlow that train in one `fit`.
 
-        All workers must call it at the same point.
-
         Args:
-            model: The model.
-            loop: The loop that trains.
+            compiled: The `steps_per_execution` that the model was compiled with.
             callbacks: This worker's callbacks.
-            group: The processes that train.
         """
-        compiled = model.steps_per_execution
-        may_grow = self.steps_per_call == _AUTO and compiled == 1 and not model.run_eagerly
-        return Calls(
-            self.most_steps_a_call(compiled),
-            callbacks,
-            group.exchange,
-            may_grow=may_grow,
-            under_way=loop.most_under_way,
-        )
+        return Calls(self.most_steps_a_call(compiled), read_batches(callbacks))
 
     def checkpoints(self, model: keras.Model, group: ProcessGroup) -> Checkpoints | None:
         """Returns the checkpoints of a model's training; None if it is not saved.

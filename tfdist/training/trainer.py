@@ -51,7 +51,7 @@ class Trainer:
         accumulate_steps: Batches whose gradients are accumulated for one update of the weights;
             the update is that of one batch as large as all of them.
         steps_per_call: Steps in one call of TensorFlow; "auto" takes the `steps_per_execution`
-            of `compile`, or, where no callback reads batches, as many as take 0.2 s.
+            of `compile`. Callbacks are called between calls.
         wire_dtype: The type to send gradients in: "float32", "bfloat16" or "float16" (half the
             bytes, rounded; CPUs convert bfloat16 faster); "auto" is float32, which is exact.
         bytes_per_pack: Bytes that TensorFlow sends at once; "auto" leaves it to the strategy.
@@ -251,7 +251,7 @@ class Trainer:
             callbacks=every.callbacks,
             before_save=self._agreement.on_save,
         )
-        calls = self._options.calls(self.model, loop, every.callbacks, self._group)
+        calls = self._options.calls(self.model.steps_per_execution, every.callbacks)
         logs: dict[str, Any] = {}
         with session.running():
             for number in range(start.epoch, stop_at):

@@ -131,7 +131,7 @@ def test_damage_is_never_loaded(tmp_path, capsys, kind):
         lines = capsys.readouterr().err.splitlines()
         assert len(lines) == (0 if kind == "delete" else len(newer))
         for number, line in zip(sorted(newer, reverse=True), lines, strict=False):
-            assert f"checkpoint-{number:010d}.tfdist is refused: " in line
+            assert f"checkpoint-{number:010d}.tfdist cannot be used: " in line
 
 
 @pytest.mark.parametrize(

@@ -411,7 +411,7 @@ def test_a_damaged_one_is_refused_and_the_one_before_used(devices, undisturbed, 
     capsys.readouterr()
     model, _ = train(strategy, tmp_path)
     said = capsys.readouterr().err
-    assert f"{newest} is refused: it has" in said
+    assert f"{newest} cannot be used: it has" in said
     assert "resuming from" in said
     assert digest(model) == undisturbed("one_device")[0]
     for name in os.listdir(tmp_path):

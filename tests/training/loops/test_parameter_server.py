@@ -143,23 +143,6 @@ def test_what_is_not_a_lost_worker_is_not_waited_for(strategy):
         assert coordinator.asked == 0
 
 
-def test_after_an_error_the_count_goes_on_where_it_was(strategy):
-    model, loop, coordinator = make(strategy)
-    loop.train(epoch_of(), 2, logs=False)
-    coordinator.errors = [tf.errors.InvalidArgumentError(None, None, "labels out of range")]
-    with pytest.raises(tf.errors.InvalidArgumentError):
-        loop.train(epoch_of(first=2), 1, logs=False)
-    assert int(model.optimizer.iterations.numpy()) == 2
-
-
-def test_several_batches_a_closure_are_the_steps_of_one_after_another(strategy):
-    model, loop, coordinator = make(strategy)
-    assert loop.train(epoch_of(), 3, logs=False) == {}
-    loop.settle()
-    assert (weight(model), int(model.optimizer.iterations.numpy())) == (plain_weights()[-1], 3)
-    assert numbers(loop.logs()) == plain_logs([0.0, *plain_weights()[:2]])
-
-
 def test_a_step_whose_gradient_overflowed_is_not_counted(strategy):
     scaled = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(2.0**-4), initial_scale=2.0)
     model, loop, _ = make(strategy, workers=1, optimizer=scaled)

@@ -48,8 +48,6 @@ class Loop(abc.ABC):
 
     totals: MetricTotals
     update: Update
-    # How many calls may return before their steps are made.
-    most_under_way: int = 0
 
     def build(self, feed: AnyFeed) -> None:  # noqa: B027
         """Makes the model's variables before a checkpoint is read, where that is not done yet."""

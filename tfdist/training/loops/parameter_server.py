@@ -30,8 +30,6 @@ from tfdist.training.update.apply import OptimizerUpdate, PlainUpdate
 
 # Batches under way for each worker: one that it computes on and one that waits.
 _PER_WORKER = 2
-# Batches that a worker gets at once, where steps are short.
-_MOST_A_CLOSURE = 16
 _AGAIN_SECONDS = 0.2
 
 
@@ -65,17 +63,12 @@ class ParameterServerLoop(Loop):
         self.totals = HostTotals(model)
         self._logs: dict[bool, dict[str, float]] = {True: {}, False: {}}
         self._training = True
-        self.most_under_way = _PER_WORKER * _count_workers()
-        alone = self._gathers or self._optimize.scaler.dynamic
-        self._most_a_closure = 1 if alone else _MOST_A_CLOSURE
+        self._most_under_way = _PER_WORKER * _count_workers()
         self._under_way: collections.deque[Any] = collections.deque()
         self._iterations = self._optimize.iterations
         self._count = int(self._iterations.numpy())
         compiled = tf.function(reduce_retracing=True, autograph=False)
-        self._train = compiled(self._train_batches)
-        self._next = tf.function(
-            lambda iterator, count: [next(iterator)[0] for _ in range(count)], autograph=False
-        )
+        self._train = compiled(self._train_batch)
         self._test = compiled(self._test_batch)
         self._predict = compiled(self._predict_batch)
 
@@ -93,22 +86,13 @@ class ParameterServerLoop(Loop):
     def train(self, epoch: Epoch, steps: int, *, logs: bool = True) -> dict[str, Any]:
         """Hands the next `steps` batches out; returns the logs of those that are done."""
         self._training = True
-        # All workers get some of them, and have others waiting.
-        each = min(self._most_a_closure, 1 + (steps - 1) // max(1, self.most_under_way))
-        try:
-            for begin in range(0, steps, each):
-                batches = self._take(epoch, min(each, steps - begin))
-                step = tf.constant(self._count, self._iterations.dtype)
-                self._schedule(step, self._train, batches, step)
-                self._count += len(batches)
-        except BaseException as error:
-            if not (isinstance(error, tf.errors.OpError) and is_loss(error)):
-                self._iterations.assign(self._count)  # A later `fit` counts on from here.
-            raise
-        if not logs:
-            return {}
+        for _ in range(steps):
+            data, _ = epoch.pop()
+            step = tf.constant(self._count, self._iterations.dtype)
+            self._schedule(step, self._train, data, step)
+            self._count += 1
         self._iterations.assign(self._count)
-        return self.logs()
+        return self.logs() if logs else {}
 
     def test(self, epoch: Epoch, steps: int) -> dict[str, Any]:
         """Hands the next `steps` batches out for evaluation."""
@@ -153,17 +137,10 @@ class ParameterServerLoop(Loop):
         reported = self._step.reported[self._training]
         return plain({**self.totals.results(reported), **self._logs[self._training]})
 
-    def _take(self, epoch: Epoch, count: int) -> list[Any]:
-        """The next batches of an epoch."""
-        if count == 1:
-            return [epoch.pop()[0]]
-        # One call of TensorFlow for all of them: each would take as long as a short step.
-        return self._next(epoch.iterator, count)
-
     def _schedule(self, before: tf.Tensor, function: Any, *args: Any) -> None:
         """Sends a batch out; its metrics see the state after `before` updates and one."""
         self._under_way.append((self._coordinator.schedule(function, args=args), before))
-        self._drain(self.most_under_way)
+        self._drain(self._most_under_way)
 
     def _answer(self, value: Any) -> Any:
         """Fetches the results of a batch, however often its worker is lost.
@@ -198,14 +175,6 @@ class ParameterServerLoop(Loop):
 
     # The functions below are traced, and run on a worker.
 
-    def _train_batches(self, batches: list[Any], step: tf.Tensor) -> Any:
-        """Makes a step of each batch, one after another; returns what came of all of them."""
-        grown, *rest = self._train_batch(batches[0], step)
-        for number, data in enumerate(batches[1:], 1):
-            more, *rest = self._train_batch(data, step + number)
-            grown = [total + value for total, value in zip(grown, more, strict=True)]
-        return pack(grown), *rest
-
     def _train_batch(self, data: Any, step: tf.Tensor) -> Any:
         piece = _whole(data)._replace(updates=step)
 
@@ -217,7 +186,7 @@ class ParameterServerLoop(Loop):
         self._step.assign_changed(TRAIN, output.state)
         finite = self._optimize(output.gradients, step)
         updated = [finite] if self._optimize.scaler.dynamic else []
-        return output.metrics, output.logs, self._without_gaps(output.outputs), updated
+        return pack(output.metrics), output.logs, self._without_gaps(output.outputs), updated
 
     def _test_batch(self, data: Any) -> Any:
         piece = _whole(data)
