@@ -105,6 +105,7 @@ except ConfigError as error:
 
 def test_onednn_is_preferred_unless_the_user_has_decided(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "tensorflow", raising=False)
+    monkeypatch.setenv("TF_ENABLE_ONEDNN_OPTS", "to be put back as it was")
     for given, expected in ((None, "1"), ("0", "0"), ("1", "1")):
         monkeypatch.delenv("TF_ENABLE_ONEDNN_OPTS", raising=False)
         if given is not None:

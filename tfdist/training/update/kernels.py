@@ -28,8 +28,10 @@ def fused(optimizer: Any) -> Iterator[None]:
         optimizer: The optimizer that updates the weights; others than Keras' own SGD are left
             as they are.
     """
-    # A subclass may have an update of its own, or expect to be called.
-    if type(optimizer) is not keras.optimizers.SGD or "update_step" in vars(optimizer):
+    # A subclass may have an update of its own, or expect to be called. In mixed precision the
+    # gradients are of few digits, and another order of a step's operations shows.
+    mixed = keras.config.dtype_policy().compute_dtype != keras.config.floatx()
+    if mixed or type(optimizer) is not keras.optimizers.SGD or "update_step" in vars(optimizer):
         yield
         return
     plain = optimizer.update_step
