@@ -146,7 +146,9 @@ def run_eagerly(setting: Setting) -> Recipe:
     return recipe
 
 
-@feature("mixed_bfloat16", GROUP, tolerance=2e-2)
+# bfloat16 has 8 binary digits: five units of the last one, after twelve updates. Processors without
+# instructions for it round elsewhere (2.7e-2 on one with AVX2 only).
+@feature("mixed_bfloat16", GROUP, tolerance=4e-2)
 def mixed_bfloat16(setting: Setting) -> Recipe:
     keras.config.set_dtype_policy("mixed_bfloat16")
     model = classifier()

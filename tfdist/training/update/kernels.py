@@ -28,8 +28,8 @@ def fused(optimizer: Any) -> Iterator[None]:
         optimizer: The optimizer that updates the weights; others than Keras' own SGD are left
             as they are.
     """
-    # A subclass may have an update of its own, or expect to be called. In mixed precision the
-    # gradients are of few digits, and another order of a step's operations shows.
+    # A subclass may have an update of its own, or expect to be called. Mixed precision is left to
+    # Keras: its gradients have few digits, and another order of operations could show.
     mixed = keras.config.dtype_policy().compute_dtype != keras.config.floatx()
     if mixed or type(optimizer) is not keras.optimizers.SGD or "update_step" in vars(optimizer):
         yield
