@@ -176,7 +176,7 @@ def keras_mirrored(work: Work) -> float:
     return _fit(model.fit, keras.callbacks.Callback, work, _data(work, 2))
 
 
-def _step_of(model: Any, batch: int) -> Callable[[Any, Any], Any]:
+def _step_of(model: Any) -> Callable[[Any, Any], Any]:
     """The step of TensorFlow's tutorials for a loop of one's own."""
     import tensorflow as tf
 
@@ -199,7 +199,7 @@ def mwms_loop(work: Work) -> float:
         model = make_model(work)
         model.optimizer.build(model.trainable_variables)
     iterator = iter(strategy.experimental_distribute_dataset(_data(work, 2)))
-    step = _step_of(model, BATCH)
+    step = _step_of(model)
 
     @tf.function
     def train(iterator: Any) -> Any:
@@ -228,7 +228,7 @@ def coordinator_loop(work: Work) -> float:
     with strategy.scope():
         model = make_model(work)
         model.optimizer.build(model.trainable_variables)
-    step = _step_of(model, BATCH)
+    step = _step_of(model)
     per_worker = coordinator.create_per_worker_dataset(lambda: _data(work))
     iterator = iter(per_worker)
 
