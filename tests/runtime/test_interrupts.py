@@ -17,17 +17,19 @@ signal.signal(signal.SIGTERM, lambda *_: None)
 interrupts = Interrupts.install()
 
 def watch():
+    ready.wait()
     time.sleep(0.3)
     for number in (SIGNALS):
         os.kill(os.getpid(), number)
         time.sleep(0.05)
         interrupts.pending()
-    end = time.monotonic() + 1.0
+    end = time.monotonic() + SECONDS
     while time.monotonic() < end and not interrupts.pending():
         time.sleep(0.02)
     os.write(1, b"pending" if interrupts.pending() else b"quiet")
     os._exit(0)
 
+ready = threading.Event()
 threading.Thread(target=watch).start()
 HOLD
 """
@@ -35,6 +37,8 @@ HOLD
 HELD = """
 libc, mutex = ctypes.CDLL(None), (ctypes.c_char * 64)()
 libc.pthread_mutex_init(mutex, None)
+libc.pthread_mutex_lock(mutex)
+ready.set()
 while True:
     libc.pthread_mutex_lock(mutex)
 """
@@ -42,6 +46,7 @@ MOVING = """
 def rest():
     time.sleep(0.01)
 
+ready.set()
 while True:
     try:
         rest()
@@ -63,6 +68,8 @@ while True:
 )
 def test_what_the_main_thread_cannot_act_on_is_noticed(signals, hold, found):
     code = SCRIPT.replace("SIGNALS", signals).replace("HOLD", hold)
+    # For what must not come, a second is waited.
+    code = code.replace("SECONDS", "30.0" if found == "pending" else "1.0")
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert done.stdout == found, done.stderr
 

@@ -21,6 +21,7 @@ from tfdist.runtime.log import LOGGER
 from tfdist.runtime.watchdog import watchdog
 from tfdist.strategy import built
 from tfdist.strategy import serve as serving
+from tfdist.strategy.connection import connect
 from tfdist.strategy.devices import find_devices, full_name, grow_gpu_memory
 from tfdist.strategy.kinds import AUTO, BY_NAME, NAMES, choose
 from tfdist.validation import one_of
@@ -133,9 +134,7 @@ def multi_worker_mirrored_strategy(
     options = tf.distribute.experimental.CommunicationOptions(bytes_per_pack=bytes_per_pack)
     meet(cluster)
     with watchdog(wait_seconds() + _CONNECT, f"{cluster.task}: connecting to the other workers"):
-        strategy = tf.distribute.MultiWorkerMirroredStrategy(
-            cluster_resolver=_resolver(cluster), communication_options=options
-        )
+        strategy = connect(f"{cluster.fingerprint()} {cluster.task}", _resolver(cluster), options)
     excepthook.install(connected=True)
     sigterm.end_on_it()
     group = ProcessGroup(strategy)
