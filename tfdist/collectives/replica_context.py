@@ -5,6 +5,7 @@ from __future__ import annotations
 import concurrent.futures
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import tensorflow as tf
@@ -96,10 +97,26 @@ class ReducedView(_StandIn):
 
     Args:
         real: The replica context that it replaces.
+        across: Makes what surrounds the optimizer's calls in cross-replica context, which run in
+            another thread than the replica and see none of its scopes.
     """
 
-    def __init__(self, real: tf.distribute.ReplicaContext) -> None:
+    def __init__(
+        self,
+        real: tf.distribute.ReplicaContext,
+        across: Callable[[], AbstractContextManager[Any]] = contextlib.nullcontext,
+    ) -> None:
         super().__init__(real.strategy, real)
+        self._across = across
+
+    def merge_call(self, merge_fn: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Calls `merge_fn` in the real strategy's cross-replica context, within `across`."""
+
+        def surrounded(*merged: Any, **named: Any) -> Any:
+            with self._across():
+                return merge_fn(*merged, **named)
+
+        return super().merge_call(surrounded, args, kwargs)
 
     def all_reduce(self, reduce_op: Any, value: Any, options: Any = None) -> Any:
         """Returns `value`: it has been reduced."""

@@ -187,6 +187,8 @@ import tfdist
 
 cluster = tfdist.Cluster.from_environment()
 if not tfdist.serve(cluster):
+    import keras
+    import tensorflow as tf
     from tests.training.loops.made import BATCH, X, Y, linear, weight
     from tfdist.training.loops import parameter_server
 
@@ -204,6 +206,17 @@ if not tfdist.serve(cluster):
         "iterations": int(model.optimizer.iterations.numpy()),
         "in order": outputs.tolist() == (weight(model) * X).tolist(),
     }
+
+    class Numbers(keras.optimizers.SGD):  # Adds the number of each update to the weight.
+        def update_step(self, gradient, variable, learning_rate):
+            self.assign_add(variable, tf.ones_like(variable) * tf.cast(self.iterations, "float32"))
+
+    with strategy.scope():
+        numbers = Numbers()
+    model = linear(strategy, optimizer=numbers)
+    parameter_server._PER_WORKER = 2  # Two batches of each are under way.
+    tfdist.Trainer(model).fit(X, Y, batch_size=BATCH, epochs=20, verbose=0)
+    found["numbers"] = weight(model)
     print("FOUND", found, flush=True)
 """
 
@@ -223,4 +236,5 @@ def test_two_workers_and_a_ps_make_the_steps_of_one_device(tmp_path, monkeypatch
         "weight": weights[-1],
         "iterations": 6,
         "in order": True,
+        "numbers": sum(range(20 * 3)),
     }

@@ -8,6 +8,7 @@ cross-replica context, as are the loss scale and the overwriting by moving avera
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import keras
@@ -81,7 +82,8 @@ class OptimizerUpdate:
         given = [] if step is None else [(self.iterations, step)]
         real = tf.distribute.get_replica_context()
         gradients = self.scaler.unscale(gradients)
-        with ReducedView(real), keras.StatelessScope(given) as scope:
+        reading = (lambda: _Reading(given, initialize_variables=False)) if given else nullcontext
+        with ReducedView(real, reading), keras.StatelessScope(given) as scope:
             self._optimizer.apply(gradients, self._trainable)
         candidates = [*self._optimizer.variables, *self._trainable]
         self._captured = [
@@ -91,6 +93,14 @@ class OptimizerUpdate:
             and not (given and variable is self.iterations)
         ]
         return [tf.cast(scope.get_current_value(v), v.dtype) for v in self._captured]
+
+
+class _Reading(keras.StatelessScope):
+    """Gives some variables a value to read; what is assigned is assigned as outside of it."""
+
+    def add_update(self, update: tuple[keras.Variable, Any]) -> None:
+        variable, value = update
+        variable._direct_assign(value)
 
 
 class PlainUpdate:
