@@ -23,7 +23,7 @@ import tfdist
 from tests.training.conformance import setting as setting_module
 from tests.training.conformance.cell import run_cell
 from tests.training.conformance.features import FEATURES
-from tfdist.training.loops import parameter_server
+from tfdist.training.loops import grouping, parameter_server
 
 DEVICES = 2
 
@@ -71,6 +71,7 @@ def main(
         # With no batch under way while another is handed out, the workers take turns, and
         # their steps are those of one device.
         parameter_server._PER_WORKER = 2 if feature.asynchronous else 0
+        grouping._SECONDS = 1e9  # Batches go in groups, however long they take.
         setting = setting_module.Setting(
             loop=loop,
             strategy=name,

@@ -23,7 +23,7 @@ from tests.training.loops.made import (
 )
 from tfdist.collectives.layout import ReplicaLayout
 from tfdist.training.input.adapters import make_feed
-from tfdist.training.loops import parameter_server
+from tfdist.training.loops import grouping, parameter_server
 from tfdist.training.loops.parameter_server import ParameterServerLoop
 from tfdist.training.step.build import build
 
@@ -50,10 +50,11 @@ class Coordinator:
     """Hands batches out to this process, which is its only worker."""
 
     def __init__(self):
-        self.under_way = self.most = self.asked = 0
+        self.under_way = self.most = self.asked = self.scheduled = 0
         self.errors = []
 
     def schedule(self, function, args):
+        self.scheduled += 1
         self.under_way += 1
         self.most = max(self.most, self.under_way)
         return Answer(self, function, args)
@@ -102,6 +103,58 @@ def test_every_batch_is_trained_on_once_in_the_end(strategy, workers):
     assert int(model.optimizer.iterations.numpy()) == 6
     # One that each worker computes on, one that waits, and the one that is being handed out.
     assert coordinator.most == min(3, 2 * workers + 1)
+
+
+@pytest.fixture
+def in_groups(monkeypatch):
+    """However long a batch takes, twice as many as before make the next message."""
+    monkeypatch.setattr(grouping, "_SECONDS", 1e9)
+
+
+def test_batches_in_one_message_make_the_steps_they_make_alone(strategy):
+    model, loop, coordinator = make(strategy, workers=1)
+    for number in range(2):
+        loop.reset_metrics()
+        loop._grouping.size = 16
+        assert loop.train(epoch_of(number=number), 3, logs=False) == {}
+        loop.finish_epoch()
+        begun = [0.0, *plain_weights(epochs=2)][3 * number : 3 * number + 3]
+        assert numbers(loop.logs()) == plain_logs(begun)
+    assert weight(model) == plain_weights(epochs=2)[-1]
+    assert int(model.optimizer.iterations.numpy()) == 6
+    # The last batch of an epoch has another number of rows and goes alone.
+    assert coordinator.scheduled == 2 + 2
+
+
+def test_nothing_waits_for_the_next_call_where_logs_are_read(strategy, in_groups):
+    model, loop, coordinator = make(strategy)
+    epoch = epoch_of()
+    loop._grouping.size = 16
+    loop.train(epoch, 1, logs=False)
+    assert (coordinator.scheduled, weight(model)) == (0, 0.0)
+    logs = loop.train(epoch, 1)
+    assert coordinator.scheduled == 1
+    assert weight(model) == plain_weights()[1]
+    assert int(model.optimizer.iterations.numpy()) == 2
+    assert numbers(logs) == plain_logs([0.0, plain_weights()[0]])
+
+
+def test_a_batch_that_waited_when_training_broke_off_is_trained_on(strategy, in_groups):
+    model, loop, _ = make(strategy)
+    loop._grouping.size = 16
+    loop.train(epoch_of(), 1, logs=False)
+    loop.reset_metrics()
+    assert weight(model) == plain_weights()[0]
+    assert int(model.optimizer.iterations.numpy()) == 1
+    assert numbers(loop.logs()) == {"loss": 0.0, "mae": 0.0}
+
+
+def test_metrics_that_keep_no_sums_have_each_batch_sent_alone(strategy, in_groups):
+    metric = keras.metrics.PearsonCorrelation(axis=0)
+    _, loop, coordinator = make(strategy, metrics=[metric])
+    for _ in range(3):
+        loop.train(epoch_of(), 2, logs=False)
+    assert coordinator.scheduled == 6
 
 
 def test_evaluation_counts_all_rows_and_changes_nothing(strategy):
@@ -154,6 +207,26 @@ def test_a_step_whose_gradient_overflowed_is_not_counted(strategy):
     assert weight(model) == 2 * 3.0 / 16
 
 
+class Numbers(keras.optimizers.SGD):
+    """Adds the number of each update to the weight."""
+
+    def update_step(self, gradient, variable, learning_rate):
+        self.assign_add(variable, tf.ones_like(variable) * tf.cast(self.iterations, "float32"))
+
+
+def test_in_a_message_too_an_overflow_takes_no_number(strategy, in_groups):
+    scaled = keras.optimizers.LossScaleOptimizer(Numbers(), initial_scale=2.0)
+    model, loop, coordinator = make(strategy, optimizer=scaled)
+    loop._grouping.size = 16
+    labels = np.array([1, np.inf, 1, 1], "float32").reshape(4, 1, 1)
+    data = tf.data.Dataset.from_tensor_slices((np.ones((4, 1, 1), "float32"), labels))
+    loop.train(epoch_of(data, None), 4, logs=False)
+    loop.settle()
+    assert coordinator.scheduled == 1
+    assert int(model.optimizer.inner_optimizer.iterations.numpy()) == 3
+    assert weight(model) == 0 + 1 + 2
+
+
 def test_an_epoch_goes_on_from_its_progress(strategy):
     model, loop, _ = make(strategy, workers=2)
     loop.train(epoch_of(), 2)
@@ -190,8 +263,9 @@ if not tfdist.serve(cluster):
     import keras
     import tensorflow as tf
     from tests.training.loops.made import BATCH, X, Y, linear, weight
-    from tfdist.training.loops import parameter_server
+    from tfdist.training.loops import grouping, parameter_server
 
+    grouping._SECONDS = 1e9  # Several batches make a message, however long they take.
     strategy = tfdist.build_strategy("parameter_server", cluster)
     model = linear(strategy)
     trainer = tfdist.Trainer(model)

@@ -1,8 +1,8 @@
 """Trains under ParameterServerStrategy: workers step on their own, the chief counts.
 
-The chief reads the data and sends each batch to a worker as one closure, so each batch
-is used exactly once, and again only if its worker was lost before it answered. Metrics and
-the step counter live in the chief: workers that read, add and write back would lose counts.
+The chief reads the data and sends batches to a worker as closures, short ones several at a time, so
+each batch is used exactly once, and again only if its worker was lost before it answered. Metrics
+and the step counter live in the chief: workers that read, add and write back would lose counts.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from tfdist.collectives.transport import SingleReplica
 from tfdist.training.input.batch import loosen, rows_of
 from tfdist.training.input.feed import Epoch
 from tfdist.training.loops.base import Loop, Progress, plain
+from tfdist.training.loops.grouping import Grouping, stack, unstack
 from tfdist.training.model.inspection import compiled_optimizer
 from tfdist.training.step.host_totals import HostTotals, pack
 from tfdist.training.step.metrics import add_up, check_gathering
@@ -28,7 +29,7 @@ from tfdist.training.step.select import make_step
 from tfdist.training.step.slicing import Slice
 from tfdist.training.update.apply import OptimizerUpdate, PlainUpdate
 
-# Batches under way for each worker: one that it computes on and one that waits.
+# Closures under way for each worker: one that it computes on and one that waits.
 _PER_WORKER = 2
 _AGAIN_SECONDS = 0.2
 
@@ -65,10 +66,13 @@ class ParameterServerLoop(Loop):
         self._training = True
         self._most_under_way = _PER_WORKER * _count_workers()
         self._under_way: collections.deque[Any] = collections.deque()
+        # Where metrics need the outputs of a batch, these come back by themselves.
+        self._grouping = Grouping(most=1) if self._gathers else Grouping()
         self._iterations = self._optimize.iterations
-        self._count = int(self._iterations.numpy())
+        self._count = self._written = int(self._iterations.numpy())
         compiled = tf.function(reduce_retracing=True, autograph=False)
         self._train = compiled(self._train_batch)
+        self._train_many = compiled(self._train_batches)
         self._test = compiled(self._test_batch)
         self._predict = compiled(self._predict_batch)
 
@@ -77,29 +81,36 @@ class ParameterServerLoop(Loop):
 
     def reset_metrics(self) -> None:
         """Resets the metrics."""
-        self._drain(0)
+        self.settle()
         self.totals.reset()
         for logs in self._logs.values():
             logs.clear()
-        self._count = int(self._iterations.numpy())
+        self._count = self._written = int(self._iterations.numpy())
 
     def train(self, epoch: Epoch, steps: int, *, logs: bool = True) -> dict[str, Any]:
-        """Hands the next `steps` batches out; returns the logs of those that are done."""
+        """Hands the next `steps` batches out; returns the logs of those that are done.
+
+        Where nobody reads the logs, some may wait for the next call.
+        """
         self._training = True
         for _ in range(steps):
             data, _ = epoch.pop()
-            step = tf.constant(self._count, self._iterations.dtype)
-            self._schedule(step, self._train, data, step)
-            self._count += 1
-        self._iterations.assign(self._count)
-        return self.logs() if logs else {}
+            if not self._grouping.takes(data):
+                self._hand_out()
+            if self._grouping.add(data):
+                self._hand_out()
+        if not logs:
+            return {}
+        self._hand_out()
+        self._write_count()
+        return self.logs()
 
     def test(self, epoch: Epoch, steps: int) -> dict[str, Any]:
         """Hands the next `steps` batches out for evaluation."""
         self._training = False
         for _ in range(steps):
             data, _ = epoch.pop()
-            self._schedule(tf.constant(self._count - 1), self._test, data)
+            self._schedule(1, tf.constant(self._count - 1), self._test, data)
         return self.logs()
 
     def predict(self, epoch: Epoch, steps: int = 1) -> Any:
@@ -112,9 +123,11 @@ class ParameterServerLoop(Loop):
         return prediction.fetch()
 
     def settle(self) -> None:
-        """Waits for the results of every batch sent out."""
+        """Waits for the results of every batch."""
+        self._hand_out()
         self._drain(0)
-        self._iterations.assign(self._count)
+        self._write_count()
+        self._grouping.pause()
 
     def progress(self) -> Progress:
         """Returns the progress of the epoch; call `settle` first."""
@@ -129,7 +142,7 @@ class ParameterServerLoop(Loop):
         self._logs[True].update(logs)
 
     def finish_epoch(self) -> None:
-        """Waits for the results of every batch sent out."""
+        """Waits for the results of every batch."""
         self.settle()
 
     def logs(self) -> dict[str, Any]:
@@ -137,9 +150,28 @@ class ParameterServerLoop(Loop):
         reported = self._step.reported[self._training]
         return plain({**self.totals.results(reported), **self._logs[self._training]})
 
-    def _schedule(self, before: tf.Tensor, function: Any, *args: Any) -> None:
-        """Sends a batch out; its metrics see the state after `before` updates and one."""
-        self._under_way.append((self._coordinator.schedule(function, args=args), before))
+    def _hand_out(self) -> None:
+        """Sends the batches out that wait."""
+        batches = self._grouping.take()
+        if not batches:
+            return
+        step = tf.constant(self._count, self._iterations.dtype)
+        self._count += len(batches)
+        if len(batches) == 1:
+            self._schedule(1, step, self._train, batches[0], step)
+        else:
+            self._schedule(len(batches), step, self._train_many, stack(batches), step)
+
+    def _write_count(self) -> None:
+        """Writes the number of updates to the optimizer, which is on a ps."""
+        if self._count != self._written:
+            self._iterations.assign(self._count)
+            self._written = self._count
+
+    def _schedule(self, batches: int, before: tf.Tensor, function: Any, *args: Any) -> None:
+        """Sends batches out; the metrics of one see the state after `before` updates and one."""
+        value = self._coordinator.schedule(function, args=args)
+        self._under_way.append((value, batches, before))
         self._drain(self._most_under_way)
 
     def _answer(self, value: Any) -> Any:
@@ -160,13 +192,14 @@ class ParameterServerLoop(Loop):
                 time.sleep(_AGAIN_SECONDS)
 
     def _drain(self, most: int) -> None:
-        """Processes results until at most `most` batches are under way."""
+        """Processes results until at most `most` closures are under way."""
         while len(self._under_way) > most:
-            value, before = self._under_way.popleft()
-            grown, logs, outputs, updated = self._answer(value)
-            if not all(updated):
-                self._count -= 1  # A gradient overflowed: no step was made.
-            self.totals.add_packed(grown)
+            value, batches, before = self._under_way.popleft()
+            grown, logs, outputs, overflows = self._answer(value)
+            self._grouping.answered(batches)
+            self._count -= int(overflows)  # For a gradient that overflowed no step was made.
+            for each in [grown] if batches == 1 else zip(*grown, strict=True):
+                self.totals.add_packed(each)
             if outputs:
                 outputs = self._with_gaps(outputs)
                 totals = [total.read_value() for total in self.totals.variables]
@@ -185,15 +218,41 @@ class ParameterServerLoop(Loop):
             output = ReplicaOutput(*self._strategy.run(replica))
         self._step.assign_changed(TRAIN, output.state)
         finite = self._optimize(output.gradients, step)
-        updated = [finite] if self._optimize.scaler.dynamic else []
-        return pack(output.metrics), output.logs, self._without_gaps(output.outputs), updated
+        outputs = self._without_gaps(output.outputs)
+        return pack(output.metrics), output.logs, outputs, tf.cast(~finite, step.dtype)
+
+    def _train_batches(self, stacked: Any, step: tf.Tensor) -> Any:
+        """Trains on batches one after another; returns each one's metrics, the last one's logs."""
+        count = rows_of(stacked)
+
+        def train(index: tf.Tensor, overflows: tf.Tensor) -> Any:
+            before = step + tf.cast(index, step.dtype) - overflows
+            grown, logs, _, over = self._train(unstack(stacked, index), before)
+            return grown, logs, overflows + over
+
+        def body(index: tf.Tensor, arrays: Any, logs: Any, overflows: tf.Tensor) -> Any:
+            del logs
+            grown, logs, overflows = train(index, overflows)
+            written = [array.write(index, v) for array, v in zip(arrays, grown, strict=True)]
+            return index + 1, written, logs, overflows
+
+        # The first one, outside of the loop, shows what the loop carries.
+        grown, logs, overflows = train(tf.constant(0), tf.zeros([], step.dtype))
+        arrays = [tf.TensorArray(v.dtype, count, element_shape=v.shape).write(0, v) for v in grown]
+        _, arrays, logs, overflows = tf.while_loop(
+            lambda index, *_: index < count,
+            body,
+            (tf.constant(1), arrays, logs, overflows),
+            parallel_iterations=1,
+        )
+        return [array.stack() for array in arrays], logs, [], overflows
 
     def _test_batch(self, data: Any) -> Any:
         piece = _whole(data)
         with self._step.intercepting():
             output = ReplicaOutput(*self._strategy.run(lambda: self._step.test(piece)))
         self._step.assign_changed(TEST, output.state)
-        return pack(output.metrics), output.logs, self._without_gaps(output.outputs), []
+        return pack(output.metrics), output.logs, self._without_gaps(output.outputs), 0
 
     def _predict_batch(self, data: Any) -> Any:
         piece = _whole(data)

@@ -1,0 +1,93 @@
+"""Holds batches back until several make one message to a worker.
+
+A message to a worker and its answer cost the chief milliseconds, however small the batch: more than
+a small model's step. Several batches in one message share that cost.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+# A worker has this much to do with a message, where batches are short; a worker that is lost
+# leaves at most that much to be done again.
+_SECONDS = 0.02
+_MOST = 16
+
+
+class Grouping:
+    """Batches that wait, and how many of them make a message.
+
+    Args:
+        most: The largest number of batches in a message.
+        clock: Returns the time in seconds.
+
+    Attributes:
+        size: How many batches make a message now.
+    """
+
+    def __init__(self, most: int = _MOST, clock: Callable[[], float] = time.monotonic) -> None:
+        self.size = 1
+        self._most = most
+        self._clock = clock
+        self._waiting: list[Any] = []
+        self._answered_at: float | None = None
+
+    def takes(self, batch: Any) -> bool:
+        """Returns whether a batch can be in one message with those that wait."""
+        if not self._waiting:
+            return True
+        form = _form(batch)
+        return form is not None and form == _form(self._waiting[0])
+
+    def add(self, batch: Any) -> bool:
+        """Lets a batch wait; returns whether those that wait make a message."""
+        self._waiting.append(batch)
+        return len(self._waiting) >= self.size
+
+    def take(self) -> list[Any]:
+        """Returns the batches that waited."""
+        taken, self._waiting = self._waiting, []
+        return taken
+
+    def answered(self, batches: int) -> None:
+        """Chooses the size anew, by the time since the last answer.
+
+        Args:
+            batches: The number of batches that the answer is for.
+        """
+        now, before = self._clock(), self._answered_at
+        self._answered_at = now
+        if before is not None:
+            fit = round(_SECONDS * batches / max(now - before, 1e-9))
+            self.size = max(1, min(fit, 2 * self.size, self._most))
+
+    def pause(self) -> None:
+        """Begins a time in which no batch is handed out, which says nothing about batches."""
+        self._answered_at = None
+
+
+def _form(batch: Any) -> Any:
+    """Returns what batches to be stacked have in common; None where they cannot be stacked."""
+    if not all(leaf is None or isinstance(leaf, tf.Tensor) for leaf in tf.nest.flatten(batch)):
+        return None
+    return tf.nest.map_structure(lambda leaf: leaf if leaf is None else _spec(leaf), batch)
+
+
+def _spec(leaf: tf.Tensor) -> tf.TensorSpec:
+    return tf.TensorSpec(leaf.shape, leaf.dtype)
+
+
+def stack(batches: list[Any]) -> Any:
+    """Returns batches of one form as one, with a first dimension that counts them."""
+    return tf.nest.map_structure(
+        lambda *leaves: None if leaves[0] is None else tf.stack(leaves), *batches
+    )
+
+
+def unstack(stacked: Any, index: tf.Tensor) -> Any:
+    """Returns one batch of those that `stack` made one of."""
+    return tf.nest.map_structure(lambda leaf: None if leaf is None else leaf[index], stacked)
