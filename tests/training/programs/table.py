@@ -36,7 +36,8 @@ between the places. The programs are in
 Each trains for two epochs or more in plain Keras (`model.fit` on one device, the reference), and
 through the Trainer on one device, under MirroredStrategy on two virtual CPUs, and on two processes
 under MultiWorkerMirroredStrategy. History, weights, optimizer state, evaluation and predictions are
-compared.
+compared. On one device TensorFlow's rewriting of arithmetic is off in both: it does not add in the
+same order each time that a graph is built, and plain Keras differs from itself in the last bit.
 
 - **equal**: with the largest difference, in units of the largest value compared (1 at least); 0 is
   bit for bit. On several replicas a sum over a batch is made of two partial sums, so the last
