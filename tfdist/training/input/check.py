@@ -10,6 +10,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from tfdist.data.iterators import iterator_of
 from tfdist.errors import ConfigError
 
 _KINDS = (
@@ -152,7 +153,8 @@ def _first_unreadable(paths: list[str]) -> tuple[str, str] | None:
 
     images = tf.data.Dataset.from_tensor_slices(np.asarray(paths, dtype=object).astype("S"))
     # Deterministic, so that the path reached is that of the image that cannot be read.
-    iterator = iter(images.map(read, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True))
+    images = images.map(read, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
+    iterator = iterator_of(images)
     for path in paths:
         try:
             next(iterator)

@@ -11,6 +11,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfdist.data.iterators import iterator_of
+
 _plainly = tf.autograph.experimental.do_not_convert
 _MANY = 2**62
 
@@ -33,7 +35,7 @@ class Readings:
     def peek(self) -> tf.data.Dataset:
         """Returns a dataset of the first element, with which the next epoch also begins."""
         if self._ahead is None:
-            iterator = iter(self._dataset)
+            iterator = iterator_of(self._dataset)
             self._ahead = iterator, iterator.get_next_as_optional()
         _, first = self._ahead
         if not bool(first.has_value()):
@@ -49,7 +51,7 @@ class Readings:
     def end_epoch(self) -> None:
         """Makes the iterator that Keras makes after an epoch."""
         if self._length >= 0 and not self._goes_on:
-            iter(self._dataset)
+            iterator_of(self._dataset)
 
     def pass_over(self, epochs: int) -> None:
         """Makes as many iterators as earlier epochs have made."""
@@ -58,7 +60,7 @@ class Readings:
             self._ahead = None
             readings -= 1
         for _ in range(readings):
-            iter(self._dataset)
+            iterator_of(self._dataset)
 
     def _gone_on_with(self) -> tf.data.Dataset:
         assert self._ahead is not None

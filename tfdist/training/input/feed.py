@@ -14,9 +14,13 @@ from typing import Any, ClassVar, Protocol
 import tensorflow as tf
 
 from tfdist.collectives.layout import ReplicaLayout
+from tfdist.data.iterators import iterator_of, unhindered
 from tfdist.errors import ConfigError
 from tfdist.runtime.log import LOGGER
 from tfdist.training.input.batch import empty_dataset, row_of_zeros
+
+# Batches that are made ready while a step computes.
+_AHEAD = 2
 
 
 @dataclass
@@ -136,7 +140,7 @@ class Feed:
             ConfigError: The data is empty.
         """
         self._first = self._make_sample()
-        for data, rows in self._first.take(1):
+        for data, rows in unhindered(self._first.take(1)):
             self.rows = int(rows)
             self.first_batch = data
             return data
@@ -199,12 +203,12 @@ class Feed:
                 dataset = dataset.map(lambda *e: (*e, True)).concatenate(
                     empty_dataset(dataset.element_spec).map(lambda *e: (*e, False)).repeat()
                 )
-                return UnevenEpoch(iter(dataset), None, exchange)
+                return UnevenEpoch(iterator_of(dataset), None, exchange)
         if steps is not None and steps < 0:
             raise ConfigError(
                 "data: it repeats forever; give steps_per_epoch (or steps) to say where it ends"
             )
-        begun = Epoch(iter(dataset.prefetch(tf.data.AUTOTUNE)), steps)
+        begun = Epoch(iterator_of(dataset.prefetch(_AHEAD)), steps)
         begun.may_be_empty = self._ends and self._begun
         self._begun = True
         return begun
@@ -214,7 +218,7 @@ class Feed:
         length = _cardinality(dataset)
         self._left = None if length is None or length < 0 else length
         self._running = Epoch(
-            iter(dataset.prefetch(tf.data.AUTOTUNE)),
+            iterator_of(dataset.prefetch(_AHEAD)),
             None if length is None else 0,
         )
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfdist.data.iterators import iterator_of
 from tfdist.training.input.batch import rows_of
 from tfdist.training.input.feed import Epoch
 
@@ -133,7 +134,7 @@ class KerasFeed:
         if self._rows is None:
             # A further iterator would change the order of a dataset that reshuffles, so the first
             # epoch continues with this one.
-            self._ahead = iter(self._make(0, 0))
+            self._ahead = iterator_of(self._make(0, 0))
             self._first = self._ahead.get_next_as_optional()
             there = bool(self._first.has_value())
             self._rows = int(rows_of(self._first.get_value())) if there else 0
@@ -150,7 +151,7 @@ class KerasFeed:
             if self._batches.counts_reads and self._steps is None:
                 # Keras makes an iterator here that it does not use, and a dataset that
                 # reshuffles takes another order each time.
-                iter(self._batches.make(0, 0))
+                iterator_of(self._batches.make(0, 0))
             self._iterator = None
         self._batches.end_epoch()
 
@@ -223,7 +224,7 @@ class KerasFeed:
             if reads and self._ahead is not None:
                 self._ahead, self._first, reads = None, None, reads - 1
             for _ in range(reads):
-                iter(self._batches.make(0, 0))
+                iterator_of(self._batches.make(0, 0))
 
     def _start(self, number: int, first: int) -> None:
         self._seen = first
@@ -238,7 +239,7 @@ class KerasFeed:
             self._first = None
             dataset = self._make(number, first)
             self._batches.begin_epoch()
-            self._iterator = iter(dataset)
+            self._iterator = iterator_of(dataset)
         self._length = self._batches.length()
 
     def _make(self, number: int, first: int) -> tf.data.Dataset:
