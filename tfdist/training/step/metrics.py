@@ -122,7 +122,8 @@ class MetricTotals:
     def publish(self) -> None:
         """Writes the sums to the metrics themselves, for `metric.result()` to see."""
         for variable, total in zip(self._of, self.variables, strict=True):
-            variable.assign(total)
+            # What assigning returns is a sum over all replicas, made by a collective for each.
+            variable.value.assign(total, read_value=False)
 
     def _compute(self, reported: Mapping[str, keras.Metric | None] | None) -> dict[str, Any]:
         mapping = [
