@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,10 @@ for _name in list(os.environ):
         and not _name.startswith(("TFDIST_CHAOS", "TFDIST_CONFORMANCE", "TFDIST_FUZZ"))
     ):
         del os.environ[_name]
+
+# Ignored where a shell started the tests in the background, and then by all that they start.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 DEVICES = 4
 TESTS = Path(__file__).parent
