@@ -10,6 +10,7 @@ By default a short selection; all of it with TFDIST_CONFORMANCE=full.
 from __future__ import annotations
 
 import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -38,25 +39,43 @@ PLACES = [
 
 
 class Places:
-    """Runs the selected programs in a place when its first result is asked for."""
+    """Runs the selected programs in all places, some of them at once."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._reports: dict[tuple[str, str], str] = {}
+        self._running: list[Run] = []
+        self._pool = ThreadPoolExecutor(max_workers=2)
+        strategies = [getattr(place, "values", (place,))[0] for place in PLACES]
+        wanted = dict.fromkeys(
+            key
+            for strategy in strategies
+            for row in PROGRAMS.values()
+            for key in (("tfdist", strategy), reference(row, strategy))
+        )
+        self._reports = {key: self._pool.submit(self._run, key) for key in wanted}
+
+    def _run(self, key: tuple[str, str]) -> str:
+        run = Run(self._folder / "-".join(key), *key, self._programs(key), module=MODULE)
+        self._running.append(run)
+        try:
+            run.wait(PATIENCE)
+        finally:
+            run.stop()
+        return run.report()
 
     def cell(self, key: tuple[str, str], name: str, worker: int = 0):
-        folder = self._folder / "-".join(key)
-        if key not in self._reports:
-            run = Run(folder, *key, self._programs(key), module=MODULE)
-            try:
-                run.wait(PATIENCE)
-            finally:
-                run.stop()
-            self._reports[key] = run.report()
+        report = self._reports[key].result()
         try:
-            return read_cell(folder / str(worker) / name)
+            return read_cell(self._folder / "-".join(key) / str(worker) / name)
         except FileNotFoundError:
-            pytest.fail(f"{name} did not finish\n{self._reports[key]}")
+            pytest.fail(f"{name} did not finish\n{report}")
+
+    def stop(self) -> None:
+        """Ends what still runs."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        for run in self._running:
+            run.stop()
+        self._pool.shutdown()
 
     @staticmethod
     def _programs(key: tuple[str, str]) -> list[str]:
@@ -71,7 +90,9 @@ class Places:
 
 @pytest.fixture(scope="module")
 def places(tmp_path_factory):
-    return Places(tmp_path_factory.mktemp("programs"))
+    made = Places(tmp_path_factory.mktemp("programs"))
+    yield made
+    made.stop()
 
 
 @pytest.mark.parametrize("program", SELECTED)
