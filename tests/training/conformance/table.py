@@ -44,6 +44,10 @@ cannot be halved; the batches of `fit` here can. Features of the Trainer alone (
 InputContext, `accumulate_steps`, `steps_per_call`) are measured in plain Keras with its nearest
 equal: the whole dataset, `gradient_accumulation_steps`, one step a call.
 
+On one device TensorFlow's rewriting of arithmetic is off, here and in plain Keras: it does not add
+in the same order each time that a graph is built, and plain Keras differs from itself in the last
+bit.
+
 Layers that compute on each replica's slice (plain BatchNormalization, Dropout) are compared with
 one device that computes the same slices. Written by
 `python -m tests.training.conformance.table`, {versions}, CPU.
