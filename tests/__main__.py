@@ -1,7 +1,7 @@
-"""Runs all tests, in three parts at once: `python -m tests [arguments for pytest]`.
+"""Runs all tests, in three rows at once: `python -m tests [arguments for pytest]`.
 
 The tests of real processes mostly wait for one, so they run beside those that compute in the test
-process. What the other parts say is shown when the first is done, so nothing is mixed.
+process. What the other rows say is shown when the first is done, so nothing is mixed.
 """
 
 from __future__ import annotations
@@ -11,11 +11,17 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
+from typing import IO
 
 # The conformance suite's processes run at a low priority beside the first half.
-COMPUTING = "conformance or not (cluster or chaos)"
-WAITING = (f"not chaos and not ({COMPUTING})", f"chaos and not ({COMPUTING})")
+COMPUTING = "conformance or not (cluster or chaos or keras_suite)"
+# Rows of sessions, one after another; together they last about as long as the one that computes.
+BESIDE = (
+    ("cluster and not chaos and not conformance",),
+    ("chaos", "keras_suite and not cluster"),
+)
 
 
 def main(arguments: list[str]) -> int:
@@ -24,16 +30,14 @@ def main(arguments: list[str]) -> int:
     pytest = [sys.executable, "-m", "pytest", *arguments]
     with contextlib.ExitStack() as stack:
         beside = []
-        for tests in WAITING:
+        for row in BESIDE:
             output = stack.enter_context(tempfile.TemporaryFile())
-            # Without a cache: several sessions would write to one.
-            command = [*pytest, "-p", "no:cacheprovider", "-m", tests]
-            process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
-            stack.callback(_end, process)
-            beside.append((process, output))
+            row_of = _Row(pytest, row, output)
+            stack.callback(row_of.end)
+            beside.append((row_of, output))
         codes = [subprocess.run([*pytest, "-m", COMPUTING], check=False).returncode]
-        for process, output in beside:
-            codes.append(process.wait())
+        for row_of, output in beside:
+            codes += row_of.wait()
             output.seek(0)
             sys.stdout.buffer.write(output.read())
             sys.stdout.flush()
@@ -41,11 +45,48 @@ def main(arguments: list[str]) -> int:
     return next((code for code in codes if code), 0)
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """Interrupts pytest, which then ends what its tests have started."""
-    if process.poll() is None:
-        process.send_signal(signal.SIGINT)
-    process.wait()
+class _Row:
+    """Runs sessions of pytest one after another, in a thread.
+
+    Args:
+        pytest: The command of a session.
+        row: The marks of each session's tests.
+        output: Takes all that they say.
+    """
+
+    def __init__(self, pytest: list[str], row: tuple[str, ...], output: IO[bytes]) -> None:
+        self._pytest, self._row, self._output = pytest, row, output
+        self._codes: list[int] = []
+        self._ended = False
+        self._process: subprocess.Popen[bytes] | None = None
+        self._lock = threading.Lock()
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self) -> None:
+        for tests in self._row:
+            # Without a cache: several sessions would write to one.
+            command = [*self._pytest, "-p", "no:cacheprovider", "-m", tests]
+            with self._lock:
+                if self._ended:
+                    return
+                self._process = subprocess.Popen(
+                    command, stdout=self._output, stderr=subprocess.STDOUT
+                )
+            self._codes.append(self._process.wait())
+
+    def wait(self) -> list[int]:
+        """Returns the sessions' exit codes."""
+        self._thread.join()
+        return self._codes
+
+    def end(self) -> None:
+        """Interrupts the session that runs, which then ends what its tests have started."""
+        with self._lock:
+            self._ended = True
+            if self._process is not None and self._process.poll() is None:
+                self._process.send_signal(signal.SIGINT)
+        self._thread.join()
 
 
 if __name__ == "__main__":

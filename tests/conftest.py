@@ -45,7 +45,11 @@ def _rank(item: pytest.Item) -> int:
     return 0 if item.path.relative_to(TESTS).parts[0] in (*QUICK, *QUICK_FILES) else 1
 
 
+@pytest.hookimpl(tryfirst=True)  # Before tests are chosen by their marks.
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if "keras_suite" in item.path.parts:
+            item.add_marker("keras_suite")
     items.sort(key=_rank)  # a stable sort: order inside a rank stays
 
 
