@@ -30,14 +30,14 @@ def main(arguments: list[str]) -> int:
     pytest = [sys.executable, "-m", "pytest", *arguments]
     with contextlib.ExitStack() as stack:
         beside = []
-        for row in BESIDE:
+        for marks in BESIDE:
             output = stack.enter_context(tempfile.TemporaryFile())
-            row_of = _Row(pytest, row, output)
-            stack.callback(row_of.end)
-            beside.append((row_of, output))
+            row = _Row(pytest, marks, output)
+            stack.callback(row.end)
+            beside.append((row, output))
         codes = [subprocess.run([*pytest, "-m", COMPUTING], check=False).returncode]
-        for row_of, output in beside:
-            codes += row_of.wait()
+        for row, output in beside:
+            codes += row.wait()
             output.seek(0)
             sys.stdout.buffer.write(output.read())
             sys.stdout.flush()
@@ -50,12 +50,12 @@ class _Row:
 
     Args:
         pytest: The command of a session.
-        row: The marks of each session's tests.
+        marks: The marks of each session's tests.
         output: Takes all that they say.
     """
 
-    def __init__(self, pytest: list[str], row: tuple[str, ...], output: IO[bytes]) -> None:
-        self._pytest, self._row, self._output = pytest, row, output
+    def __init__(self, pytest: list[str], marks: tuple[str, ...], output: IO[bytes]) -> None:
+        self._pytest, self._marks, self._output = pytest, marks, output
         self._codes: list[int] = []
         self._ended = False
         self._process: subprocess.Popen[bytes] | None = None
@@ -64,7 +64,7 @@ class _Row:
         self._thread.start()
 
     def _run(self) -> None:
-        for tests in self._row:
+        for tests in self._marks:
             # Without a cache: several sessions would write to one.
             command = [*self._pytest, "-p", "no:cacheprovider", "-m", tests]
             with self._lock:

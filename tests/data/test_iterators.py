@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import tensorflow as tf
 
-from tfdist.data.iterators import iterator_of, unhindered
+from tfdist.data.iterators import iterator_of, untuned
 
 
 def tuned(enabled):
@@ -16,7 +16,7 @@ def tuned(enabled):
 
 
 def test_autotuning_is_off_where_nobody_asks_for_it():
-    dataset = unhindered(tf.data.Dataset.range(3))
+    dataset = untuned(tf.data.Dataset.range(3))
     assert dataset.options().autotune.enabled is False
     assert dataset.options().deterministic is None
 
@@ -24,7 +24,7 @@ def test_autotuning_is_off_where_nobody_asks_for_it():
 @pytest.mark.parametrize("enabled", [True, False])
 def test_the_owners_choice_is_kept(enabled):
     dataset = tuned(enabled)
-    assert unhindered(dataset) is dataset
+    assert untuned(dataset) is dataset
 
 
 def test_a_reading_counts_once_for_a_dataset_that_reshuffles():

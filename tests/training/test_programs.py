@@ -10,17 +10,15 @@ By default a short selection; all of it with TFDIST_CONFORMANCE=full.
 from __future__ import annotations
 
 import os
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 
 from tests.training.conformance.cell import read_cell
 from tests.training.conformance.compare import differences
-from tests.training.conformance.launch import Run
-from tests.training.conformance.plan import reference
+from tests.training.conformance.plan import plan, reference
+from tests.training.conformance.runs import Runs
 from tests.training.programs.all_programs import PROGRAMS
-from tests.training.programs.table import MODULE, PATIENCE, STRATEGIES
+from tests.training.programs.table import MODULE
 
 FULL = os.environ.get("TFDIST_CONFORMANCE") == "full"
 # Small, and of many kinds: own steps, two optimizers, a refusal, numbers that must differ.
@@ -38,68 +36,28 @@ PLACES = [
 ]
 
 
-class Places:
-    """Runs the selected programs in all places, some of them at once."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._running: list[Run] = []
-        self._pool = ThreadPoolExecutor(max_workers=2)
-        strategies = [getattr(place, "values", (place,))[0] for place in PLACES]
-        wanted = dict.fromkeys(
-            key
-            for strategy in strategies
-            for row in PROGRAMS.values()
-            for key in (("tfdist", strategy), reference(row, strategy))
-        )
-        self._reports = {key: self._pool.submit(self._run, key) for key in wanted}
-
-    def _run(self, key: tuple[str, str]) -> str:
-        run = Run(self._folder / "-".join(key), *key, self._programs(key), module=MODULE)
-        self._running.append(run)
-        try:
-            run.wait(PATIENCE)
-        finally:
-            run.stop()
-        return run.report()
-
-    def cell(self, key: tuple[str, str], name: str, worker: int = 0):
-        report = self._reports[key].result()
-        try:
-            return read_cell(self._folder / "-".join(key) / str(worker) / name)
-        except FileNotFoundError:
-            pytest.fail(f"{name} did not finish\n{report}")
-
-    def stop(self) -> None:
-        """Ends what still runs."""
-        self._pool.shutdown(wait=False, cancel_futures=True)
-        for run in self._running:
-            run.stop()
-        self._pool.shutdown()
-
-    @staticmethod
-    def _programs(key: tuple[str, str]) -> list[str]:
-        if key[0] == "tfdist":
-            return list(SELECTED)
-        return [
-            name
-            for name in SELECTED
-            if key in {reference(PROGRAMS[name], strategy) for strategy in STRATEGIES}
-        ]
-
-
 @pytest.fixture(scope="module")
-def places(tmp_path_factory):
-    made = Places(tmp_path_factory.mktemp("programs"))
-    yield made
-    made.stop()
+def cell(tmp_path_factory):
+    """Reads what came of a program in a place; all places run at once, as far as there is room."""
+    strategies = [getattr(place, "values", (place,))[0] for place in PLACES]
+    cells = [(name, strategy) for name in SELECTED for strategy in strategies]
+    runs = Runs(tmp_path_factory.mktemp("programs"), plan(cells, PROGRAMS), module=MODULE)
+
+    def read(key: tuple[str, str], name: str, worker: int = 0):
+        try:
+            return read_cell(runs.folder(*key, worker) / name)
+        except FileNotFoundError:
+            pytest.fail(f"{name} did not finish\n{runs.report(*key)}")
+
+    yield read
+    runs.stop()
 
 
 @pytest.mark.parametrize("program", SELECTED)
 @pytest.mark.parametrize("strategy", PLACES)
-def test_program(places, program, strategy):
+def test_program(cell, program, strategy):
     row = PROGRAMS[program]
-    values, error = places.cell(("tfdist", strategy), program)
+    values, error = cell(("tfdist", strategy), program)
     if strategy in row.refused:
         assert error is not None, f"{strategy} accepted {row.path}"
         assert error["type"] == "ConfigError", error["traceback"]
@@ -108,7 +66,7 @@ def test_program(places, program, strategy):
         assert not values
         return
     assert error is None, error["traceback"]
-    expected, problem = places.cell(reference(row, strategy), program)
+    expected, problem = cell(reference(row, strategy), program)
     assert problem is None, problem["traceback"]
     apart = differences(expected, values, row.only or None)
     allowed = row.one_device if strategy == "one_device" else row.tolerance
@@ -118,7 +76,7 @@ def test_program(places, program, strategy):
     else:
         assert not far
     if strategy == "multi_worker_mirrored":
-        other, error = places.cell(("tfdist", strategy), program, worker=1)
+        other, error = cell(("tfdist", strategy), program, worker=1)
         assert error is None, error["traceback"]
         assert not {name: by for name, by in differences(values, other).items() if by}
 

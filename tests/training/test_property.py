@@ -174,10 +174,7 @@ def programs(draw: st.DrawFn) -> Program:
     program=Program("normalized", "values", "mse", "sum", False, (), "not", "sgd", 5, 4, 1, 0, 42)
 )
 @example(
-    program=Program(
-        *("normalized", "values", "mse", "sum", False, (), "not", "adamw"),
-        *(2, 2, 2, 0, 2),
-    )
+    program=Program("normalized", "values", "mse", "sum", False, (), "not", "adamw", 2, 2, 2, 0, 2)
 )
 def test_replicas_compute_what_keras_does(devices, program):
     note(str(program))

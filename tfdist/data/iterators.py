@@ -8,11 +8,11 @@ import tensorflow as tf
 
 
 def iterator_of(dataset: tf.data.Dataset) -> Any:
-    """Returns an iterator over a dataset; see `unhindered`."""
-    return iter(unhindered(dataset))
+    """Returns an iterator over a dataset; see `untuned`."""
+    return iter(untuned(dataset))
 
 
-def unhindered(dataset: tf.data.Dataset) -> tf.data.Dataset:
+def untuned(dataset: tf.data.Dataset) -> tf.data.Dataset:
     """Returns the dataset without autotuning, unless its options ask for that.
 
     TensorFlow tunes an iterator in a thread that sleeps twice as long each time, up to a minute.

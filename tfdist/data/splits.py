@@ -8,11 +8,10 @@ from typing import Any, Protocol
 
 import numpy as np
 import tensorflow as tf
-
-from tfdist.data.iterators import unhindered
 import tensorflow_datasets as tfds
 
 from tfdist.data import quiet
+from tfdist.data.iterators import untuned
 
 
 class IndexedSplit(Protocol):
@@ -90,7 +89,7 @@ class TfdsSplit:
         # parameter-server coordinator does), and reading is not part of its graph.
         with tf.init_scope(), tf.device("CPU:0"):
             dataset = self._raw(self._name, None).map(self._decode, tf.data.AUTOTUNE).batch(1024)
-            parts = list(unhindered(dataset).as_numpy_iterator())
+            parts = list(untuned(dataset).as_numpy_iterator())
         images, labels = zip(*parts, strict=True)
         return np.concatenate(images), np.concatenate(labels)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from tests.training.conformance.features import FEATURES
 from tests.training.conformance.setting import STRATEGIES, TWO_REPLICAS, Feature
@@ -22,7 +22,9 @@ def reference(feature: Feature, strategy: str) -> tuple[str, str]:
     return WHOLE
 
 
-def plan(cells: Iterable[tuple[str, str]]) -> dict[tuple[str, str], list[str]]:
+def plan(
+    cells: Iterable[tuple[str, str]], table: Mapping[str, Feature] = FEATURES
+) -> dict[tuple[str, str], list[str]]:
     """The runs, roughly the longest first: (loop, where) to the names of their features."""
     wanted: dict[tuple[str, str], set[str]] = {
         ("tfdist", strategy): set() for strategy in reversed(STRATEGIES)
@@ -30,7 +32,7 @@ def plan(cells: Iterable[tuple[str, str]]) -> dict[tuple[str, str], list[str]]:
     wanted |= {key: set() for key in (WHOLE, SLICED)}
     for name, strategy in cells:
         wanted["tfdist", strategy].add(name)
-        wanted[reference(FEATURES[name], strategy)].add(name)
+        wanted[reference(table[name], strategy)].add(name)
     return {
-        key: [name for name in FEATURES if name in names] for key, names in wanted.items() if names
+        key: [name for name in table if name in names] for key, names in wanted.items() if names
     }

@@ -71,12 +71,12 @@ def main(
     # PSS has one process that trains; the others are served by it.
     workers = len(cluster.jobs["worker"]) if name == "multi_worker_mirrored" else 1
     worker = cluster.task.index if name == "multi_worker_mirrored" else 0
+    grouping._SECONDS = 1e9  # Batches go in groups, however long they take.
     for feature_name in names:
         feature = table[feature_name]
         # With no batch under way while another is handed out, the workers take turns, and
         # their steps are those of one device.
         parameter_server._PER_WORKER = 2 if feature.asynchronous else 0
-        grouping._SECONDS = 1e9  # Batches go in groups, however long they take.
         setting = setting_module.Setting(
             loop=loop,
             strategy=name,

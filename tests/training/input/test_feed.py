@@ -178,3 +178,10 @@ def test_class_weights_become_sample_weights():
 def test_bad_data_is_named(arguments, named):
     with pytest.raises(ConfigError, match=named):
         make_feed(**arguments, layout=ReplicaLayout()).sample()
+
+
+@pytest.mark.parametrize("steps", [None, 2])
+def test_an_iterator_of_the_data_is_not_autotuned(steps):
+    dataset = tf.data.Dataset.from_tensor_slices((X, Y)).batch(4)
+    feed = make_feed(dataset, layout=ReplicaLayout(), steps=steps)
+    assert feed.epoch(0).iterator._dataset.options().autotune.enabled is False

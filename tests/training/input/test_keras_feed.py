@@ -115,3 +115,8 @@ def test_the_data_is_told_of_beginnings_and_ends():
     assert told == ["begin", "end"]
     KerasFeed(batches, None).resume(0, 2, 0)
     assert told == ["begin", "end", "end", "end"]
+
+
+def test_an_iterator_of_the_data_is_not_autotuned():
+    feed = KerasFeed(Batches(numbers, lambda: 5), None)
+    assert feed.epoch(0).iterator._dataset.options().autotune.enabled is False

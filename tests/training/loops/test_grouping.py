@@ -27,6 +27,14 @@ def answer(grouping, clock, seconds):
     grouping.answered(grouping.size)
 
 
+def of_short_batches(clock):
+    """Has seen batches of a millisecond."""
+    grouping = Grouping(clock=clock)
+    for _ in range(6):
+        answer(grouping, clock, 0.001 * grouping.size)
+    return grouping
+
+
 def test_short_batches_come_to_be_sent_many_at_a_time_and_long_ones_never():
     clock = Clock()
     short = Grouping(clock=clock)
@@ -43,18 +51,14 @@ def test_short_batches_come_to_be_sent_many_at_a_time_and_long_ones_never():
 
 def test_a_slower_batch_makes_the_next_messages_smaller():
     clock = Clock()
-    grouping = Grouping(clock=clock)
-    for _ in range(6):
-        answer(grouping, clock, 0.001 * grouping.size)
+    grouping = of_short_batches(clock)
     answer(grouping, clock, 0.005 * grouping.size)
     assert grouping.size == 4
 
 
 def test_a_pause_says_nothing_about_batches():
     clock = Clock()
-    grouping = Grouping(clock=clock)
-    for _ in range(6):
-        answer(grouping, clock, 0.001 * grouping.size)
+    grouping = of_short_batches(clock)
     grouping.pause()
     answer(grouping, clock, 60.0)
     assert grouping.size == 16

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Protocol
 import tensorflow as tf
 
 from tfdist.collectives.layout import ReplicaLayout
-from tfdist.data.iterators import iterator_of, unhindered
+from tfdist.data.iterators import iterator_of, untuned
 from tfdist.errors import ConfigError
 from tfdist.runtime.log import LOGGER
 from tfdist.training.input.batch import empty_dataset, row_of_zeros
@@ -140,7 +140,7 @@ class Feed:
             ConfigError: The data is empty.
         """
         self._first = self._make_sample()
-        for data, rows in unhindered(self._first.take(1)):
+        for data, rows in untuned(self._first.take(1)):
             self.rows = int(rows)
             self.first_batch = data
             return data
