@@ -2,6 +2,9 @@ from __future__ import annotations
 
 import ast
 import json
+import os
+import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -9,6 +12,7 @@ import pytest
 
 from tfdist.benchmark.peers import environments, measure, report
 from tfdist.benchmark.peers.contenders import COMPARISONS, Comparison, Contender
+from tfdist.benchmark.peers.hosts import LOOPBACK, Host, Link, two_hosts
 from tfdist.errors import TfdistError
 
 FOLDER = Path(measure.__file__).parent
@@ -23,7 +27,7 @@ def test_every_contender_has_a_program():
     for comparison in COMPARISONS:
         assert comparison.model in measure.LENGTHS
         for contender in comparison.contenders:
-            file = "torch_ddp.py" if contender.environment == "torch" else "work.py"
+            file = measure._PROGRAMS.get(contender.environment, "work.py")
             assert contender.program in functions(file), contender
 
 
@@ -36,8 +40,8 @@ def test_names_are_single():
 
 def test_processes_that_compute_have_cores_of_their_own(monkeypatch):
     monkeypatch.setattr(measure, "usable_cores", lambda: [4, 5, 6, 7])
-    tasks = measure._tasks(Contender("", "", {"chief": 1, "worker": 2, "ps": 1}))
-    assert [(name, cores) for name, _, cores in tasks] == [
+    tasks = measure._tasks(Contender("", "", {"chief": 1, "worker": 2, "ps": 1}), [LOOPBACK])
+    assert [(name, cores) for name, _, cores, _ in tasks] == [
         ("chief-0", [4, 5, 6, 7]),
         ("worker-0", [4, 5]),
         ("worker-1", [6, 7]),
@@ -51,9 +55,35 @@ def test_processes_that_compute_have_cores_of_their_own(monkeypatch):
         "worker": 2,
         "ps": 1,
     }
-    ((_, environment, cores),) = measure._tasks(Contender("", ""))
+    ((_, environment, cores, _),) = measure._tasks(Contender("", ""), [LOOPBACK])
     assert cores == [4, 5, 6, 7]
     assert "TF_CONFIG" not in environment
+
+
+def test_each_worker_of_a_slow_link_has_a_host():
+    hosts = [Host("10.77.0.1", "a", ("enter", "a")), Host("10.77.0.2", "b", ("enter", "b"))]
+    tasks = measure._tasks(Contender("", "", {"worker": 2}), hosts)
+    assert [host for *_, host in tasks] == hosts
+    for _, environment, _, host in tasks:
+        cluster = json.loads(environment["TF_CONFIG"])["cluster"]
+        assert [address.split(":")[0] for address in cluster["worker"]] == [
+            h.address for h in hosts
+        ]
+        assert environment["MASTER_ADDR"] == "10.77.0.1"
+        assert environment["INTERFACE"] == host.interface
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("tc"), reason="needs root and iproute2")
+def test_hosts_reach_each_other_at_the_stated_delay():
+    with two_hosts(Link("100mbit", "20ms")) as (first, second):
+        command = [*first.enter, "ping", "-c", "2", second.address]
+        if shutil.which("ping") is None:
+            pytest.skip("needs ping")
+        said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    fastest = float(said.rsplit("=", 1)[1].split("/")[0])
+    assert fastest >= 40  # 20 ms each way.
+    left = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True).stdout
+    assert f"tfdist-{os.getpid()}" not in left
 
 
 MADE = Comparison(

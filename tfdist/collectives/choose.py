@@ -59,7 +59,14 @@ def make_transport(
         if not reason:
             group.ring, reason = ring_of(strategy, group)
         if group.ring is not None:
-            why = "asked for" if wanted == RING else f"{workers} workers, a CPU replica each"
+            # Who asks for the ring by name gets the wire, as between hosts.
+            if wanted == RING:
+                group.ring.common = None
+                why = "asked for"
+            else:
+                why = f"{workers} workers, a CPU replica each"
+                if wire_type is None and (group.ring.common or group.ring.share_memory()):
+                    why += ", in one host's memory"
             _say(group, f"{RING} ({why})")
             return RingTransport(group.ring, wire_type=wire_type)
         if wanted == RING:

@@ -74,6 +74,12 @@ class TensorFlowTransport:
             for value, gradient in zip(values, gradients, strict=True)
         ]
 
+    def sum_step(
+        self, values: Sequence[tf.Tensor], gradients: Sequence[Any]
+    ) -> tuple[list[tf.Tensor], list[Any]]:
+        """Sums small tensors, then gradients."""
+        return self.sum_small(values), self.sum_gradients(gradients)
+
     def gather(self, structure: Any) -> Any:
         """Concatenates tensors along their first axis, in the replicas' order."""
 

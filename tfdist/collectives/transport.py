@@ -36,6 +36,19 @@ class Transport(Protocol):
             The sums, in the order and with the types of `gradients`.
         """
 
+    def sum_step(
+        self, values: Sequence[tf.Tensor], gradients: Sequence[Any]
+    ) -> tuple[list[tf.Tensor], list[Any]]:
+        """Sums what a step has to sum, in as few collectives as the transport can.
+
+        Args:
+            values: As for `sum_small`.
+            gradients: As for `sum_gradients`.
+
+        Returns:
+            What `sum_small` and `sum_gradients` return.
+        """
+
     def gather(self, structure: Any) -> Any:
         """Concatenates tensors along their first axis, in the replicas' order.
 
@@ -64,6 +77,12 @@ class SingleReplica:
     def sum_gradients(self, gradients: Sequence[Any]) -> list[Any]:
         """Returns the gradients."""
         return list(gradients)
+
+    def sum_step(
+        self, values: Sequence[tf.Tensor], gradients: Sequence[Any]
+    ) -> tuple[list[tf.Tensor], list[Any]]:
+        """Returns the values and the gradients."""
+        return list(values), list(gradients)
 
     def gather(self, structure: Any) -> Any:
         """Returns the structure."""

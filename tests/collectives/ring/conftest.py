@@ -67,3 +67,14 @@ def rings() -> Iterator[dict[int, Workers]]:
     yield made
     for ring in made.values():
         ring.close()
+
+
+@pytest.fixture(scope="module")
+def rings_of_a_host() -> Iterator[dict[int, Workers]]:
+    """Rings of two to five workers that share memory, to be left as they are found."""
+    made = {size: Workers(size) for size in range(2, 6)}
+    for ring in made.values():
+        assert all(ring.each(lambda worker: worker.share_memory()))
+    yield made
+    for ring in made.values():
+        ring.close()

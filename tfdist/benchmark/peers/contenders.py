@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
+from tfdist.benchmark.peers.hosts import Link
+
 
 @dataclasses.dataclass(frozen=True)
 class Contender:
@@ -14,7 +16,7 @@ class Contender:
         name: For the table.
         program: The function of `work` that runs it, or a program of its own: `torch_ddp`.
         tasks: How many tasks of each role, each on a core of its own; a ps shares the chief's.
-        environment: The Python environment it runs in: "own", "tf_keras" or "torch".
+        environment: The Python environment it runs in: "own", or one of `environments`.
         options: Arguments for `tfdist.Trainer`.
     """
 
@@ -32,11 +34,12 @@ class Comparison:
     Attributes:
         name: What `--only` takes.
         title: For the table.
-        model: "resnet50" or "small".
+        model: "resnet50", "resnet50_synchronized" (its BatchNormalization) or "small".
         optimizer: "sgd" or "adamw".
         unit: What is counted a second.
         contenders: The contenders.
         units: How many of them a step has.
+        link: The link between two hosts, of which each has a worker; None for loopback.
     """
 
     name: str
@@ -46,6 +49,7 @@ class Comparison:
     unit: str
     contenders: tuple[Contender, ...]
     units: int = 1
+    link: Link | None = None
 
 
 _TWO = {"worker": 2}
@@ -87,10 +91,9 @@ COMPARISONS = (
             Contender("plain MWMS loop", "mwms_loop", _TWO),
             Contender("tf-keras fit", "tf_keras_fit", _TWO, "tf_keras"),
             Contender("PyTorch DDP", "torch_ddp", _TWO, "torch"),
+            Contender("Horovod", "tape", _TWO, "horovod"),
             Contender("tfdist", "tfdist_fit", _TWO),
-            Contender(
-                "tfdist, bfloat16 wire", "tfdist_fit", _TWO, options={"wire_dtype": "bfloat16"}
-            ),
+            Contender("tfdist over TCP", "tfdist_fit", _TWO, options={"transport": "ring"}),
             Contender(
                 "tfdist, 4 batches an update", "tfdist_fit", _TWO, options={"accumulate_steps": 4}
             ),
@@ -107,8 +110,21 @@ COMPARISONS = (
         (
             Contender("TensorFlow's collectives", "tensorflow_sum", _TWO),
             Contender("gloo (PyTorch)", "gloo", _TWO, "torch"),
-            Contender("tfdist's ring", "ring_sum", _TWO),
+            Contender("tfdist over TCP", "ring_sum", _TWO),
+            Contender("tfdist in one host's memory", "memory_sum", _TWO),
         ),
+    ),
+    Comparison(
+        "synchronized_batch_norm",
+        f"two workers, synchronized BatchNormalization: {_RESNET50}, SGD with momentum",
+        "resnet50_synchronized",
+        "sgd",
+        "images",
+        (
+            Contender("plain MWMS loop", "mwms_loop", _TWO),
+            Contender("tfdist", "tfdist_fit", _TWO),
+        ),
+        units=64,
     ),
     _one_device("one_device", "resnet50", "sgd", _RESNET50),
     _one_device("one_device_adamw", "resnet50", "adamw", _RESNET50),
@@ -122,8 +138,31 @@ COMPARISONS = (
         (
             Contender("Keras fit", "keras_mirrored", {"worker": 1}),
             Contender("tfdist", "tfdist_mirrored", {"worker": 1}),
+            Contender("tfdist without communication", "tfdist_alone", _TWO),
         ),
         units=64,
+    ),
+    Comparison(
+        "slow_link",
+        f"two workers, 1 Gbit/s and 1 ms between them: {_RESNET50}, SGD with momentum",
+        "resnet50",
+        "sgd",
+        "images",
+        (
+            Contender("plain MWMS loop", "mwms_loop", _TWO),
+            Contender("PyTorch DDP", "torch_ddp", _TWO, "torch"),
+            Contender("Horovod", "tape", _TWO, "horovod"),
+            Contender("tfdist", "tfdist_fit", _TWO),
+            Contender(
+                "tfdist, bfloat16 wire", "tfdist_fit", _TWO, options={"wire_dtype": "bfloat16"}
+            ),
+            Contender(
+                "tfdist, 4 batches an update", "tfdist_fit", _TWO, options={"accumulate_steps": 4}
+            ),
+            Contender("tfdist without communication", "tfdist_alone", _TWO),
+        ),
+        units=64,
+        link=Link("1gbit", "1ms"),
     ),
     _servers("parameter_server", "resnet50", _RESNET50),
     _servers("parameter_server_small", "small", _SMALL),

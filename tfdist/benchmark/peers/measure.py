@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -14,6 +15,7 @@ from typing import BinaryIO
 
 from tfdist.benchmark.peers.contenders import Comparison, Contender
 from tfdist.benchmark.peers.environments import python_of
+from tfdist.benchmark.peers.hosts import LOOPBACK, Host, two_hosts
 from tfdist.errors import TfdistError
 from tfdist.launch.machine import usable_cores
 from tfdist.launch.ports import free_ports
@@ -22,6 +24,8 @@ from tfdist.runtime.threads import thread_variables
 # Roles that do no work of their own share the first core.
 _LIGHT = ("chief", "ps")
 _HERE = Path(__file__).parent
+# The programs of peers whose environments cannot import tfdist.
+_PROGRAMS = {"torch": "torch_ddp.py", "horovod": "horovod_tape.py"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,7 +41,11 @@ class Length:
     steps: int
 
 
-LENGTHS = {"resnet50": Length(5, 20), "small": Length(200, 2000)}
+LENGTHS = {
+    "resnet50": Length(5, 20),
+    "resnet50_synchronized": Length(5, 20),
+    "small": Length(200, 2000),
+}
 
 
 def measure(
@@ -70,19 +78,27 @@ def measure(
     pythons = {each.environment: "" for each in comparison.contenders}
     for name in pythons:
         pythons[name] = python_of(name, environments)
-    for number in range(pairs):
-        # The other way round every second time: what slows a machine down in time cancels out.
-        order = comparison.contenders[:: 1 if number % 2 == 0 else -1]
-        for each in order:
-            seconds = _run(comparison, each, pythons[each.environment], length, patience)
-            speeds[each.name].append(length.steps / seconds)
-            round_of = f"{comparison.name} {number + 1}/{pairs}"
-            say(f"{round_of}  {each.name}: {length.steps / seconds:.4g} steps/s")
+    link = comparison.link
+    with contextlib.nullcontext([LOOPBACK]) if link is None else two_hosts(link) as hosts:
+        for number in range(pairs):
+            # The other way round every second time: what slows a machine down cancels out.
+            order = comparison.contenders[:: 1 if number % 2 == 0 else -1]
+            for each in order:
+                python = pythons[each.environment]
+                seconds = _run(comparison, each, python, length, patience, hosts)
+                speeds[each.name].append(length.steps / seconds)
+                round_of = f"{comparison.name} {number + 1}/{pairs}"
+                say(f"{round_of}  {each.name}: {length.steps / seconds:.4g} steps/s")
     return speeds
 
 
 def _run(
-    comparison: Comparison, contender: Contender, python: str, length: Length, patience: float
+    comparison: Comparison,
+    contender: Contender,
+    python: str,
+    length: Length,
+    patience: float,
+    hosts: Sequence[Host],
 ) -> float:
     """Runs one contender; returns the seconds of the steps on the clock."""
     with tempfile.TemporaryDirectory() as name:
@@ -97,13 +113,13 @@ def _run(
             "options": dict(contender.options),
         }
         command = [python, "-m", "tfdist.benchmark.peers.work", json.dumps(work)]
-        if contender.environment == "torch":
-            command = [python, str(_HERE / "torch_ddp.py"), json.dumps(work)]
+        if contender.environment in _PROGRAMS:
+            command = [python, str(_HERE / _PROGRAMS[contender.environment]), json.dumps(work)]
         processes = []
         try:
-            for task, environment, cores in _tasks(contender):
+            for task, environment, cores, host in _tasks(contender, hosts):
                 with (folder / f"{task}.log").open("wb") as log:
-                    processes.append(_start(command, environment, cores, log))
+                    processes.append(_start([*host.enter, *command], environment, cores, log))
             _wait(processes, folder / "seconds.json", contender.name, folder, patience)
             return float(json.loads((folder / "seconds.json").read_text())["seconds"])
         finally:
@@ -112,22 +128,24 @@ def _run(
                 process.wait()
 
 
-def _tasks(contender: Contender) -> list[tuple[str, dict[str, str], list[int]]]:
-    """Name, environment and cores of each task."""
+def _tasks(
+    contender: Contender, hosts: Sequence[Host]
+) -> list[tuple[str, dict[str, str], list[int], Host]]:
+    """Name, environment, cores and host of each task; hosts are taken in turn."""
     usable = usable_cores()
     count = sum(contender.tasks.values())
     ports = free_ports(count)
-    at = iter(ports)
-    cluster = {
-        role: [f"127.0.0.1:{next(at)}" for _ in range(number)]
-        for role, number in contender.tasks.items()
-    }
+    places = [hosts[number % len(hosts)] for number in range(count)]
+    at = iter([f"{host.address}:{port}" for host, port in zip(places, ports, strict=True)])
+    cluster = {role: [next(at) for _ in range(number)] for role, number in contender.tasks.items()}
+    place = iter(places)
     computing = sum(n for role, n in contender.tasks.items() if role not in _LIGHT)
     each = max(1, len(usable) // computing)
     found = []
     rank = 0
     for role, number in contender.tasks.items():
         for index in range(number):
+            host = next(place)
             cores = usable
             if role not in _LIGHT and computing > 1:
                 cores = [usable[(rank * each + i) % len(usable)] for i in range(each)]
@@ -141,13 +159,15 @@ def _tasks(contender: Contender) -> list[tuple[str, dict[str, str], list[int]]]:
                 "PYTHONPATH": str(_HERE.parents[2]),
                 "RANK": str(rank),
                 "WORLD_SIZE": str(count),
-                "MASTER_ADDR": "127.0.0.1",
+                "MASTER_ADDR": places[0].address,
                 "MASTER_PORT": str(ports[0]),
+                "INTERFACE": host.interface,
+                "GLOO_SOCKET_IFNAME": host.interface,
             }
             if count > 1:
                 task = {"type": role, "index": index}
                 environment["TF_CONFIG"] = json.dumps({"cluster": cluster, "task": task})
-            found.append((f"{role}-{index}", environment, cores))
+            found.append((f"{role}-{index}", environment, cores, host))
             rank += role not in _LIGHT
     return found
 

@@ -26,7 +26,7 @@ class Work:
 
     Attributes:
         program: The name of a function of this module.
-        model: "resnet50" or "small".
+        model: One of `measure.LENGTHS`.
         optimizer: "sgd" or "adamw".
         warm_up: Steps before the clock starts.
         steps: Steps on the clock.
@@ -46,7 +46,7 @@ class Work:
 def rows(work: Work, batches: int = 1) -> tuple[np.ndarray, np.ndarray]:
     """Drawn examples for some batches of a worker."""
     random = np.random.default_rng(0)
-    shape = (32, 32, 3) if work.model == "resnet50" else (16,)
+    shape = (16,) if work.model == "small" else (32, 32, 3)
     x = random.normal(size=(BATCH * batches, *shape)).astype("float32")
     return x, random.integers(0, 10, BATCH * batches).astype("int32")
 
@@ -57,8 +57,10 @@ def make_model(work: Work) -> Any:
 
     import tfdist
 
-    if work.model == "resnet50":
-        model = tfdist.models.resnet50((32, 32, 3), 10)
+    if work.model != "small":
+        model = tfdist.models.resnet50(
+            (32, 32, 3), 10, synchronized_batch_norm=work.model == "resnet50_synchronized"
+        )
     else:
         layers = keras.layers
         model = keras.Sequential(
@@ -75,7 +77,7 @@ def _optimizer(keras: Any, work: Work) -> Any:
 
 
 def _loss(keras: Any, work: Work) -> Any:
-    return keras.losses.SparseCategoricalCrossentropy(from_logits=work.model != "resnet50")
+    return keras.losses.SparseCategoricalCrossentropy(from_logits=work.model == "small")
 
 
 def _data(work: Work, workers: int = 1) -> Any:
@@ -280,7 +282,16 @@ def tensorflow_sum(work: Work) -> float:
 
 
 def ring_sum(work: Work) -> float:
-    """The same by tfdist's ring."""
+    """The same by tfdist's ring, over its connections."""
+    return _tfdist_sum(work, "ring")
+
+
+def memory_sum(work: Work) -> float:
+    """The same in memory that the workers of one host have in common."""
+    return _tfdist_sum(work, "auto")
+
+
+def _tfdist_sum(work: Work, name: str) -> float:
     import tensorflow as tf
 
     import tfdist
@@ -289,7 +300,7 @@ def ring_sum(work: Work) -> float:
 
     strategy = tfdist.build_strategy("auto", tfdist.Cluster.from_environment())
     group = ProcessGroup(strategy)
-    transport = make_transport(strategy, group, "ring", wire_type=None, bytes_per_pack=0)
+    transport = make_transport(strategy, group, name, wire_type=None, bytes_per_pack=0)
     values = [tf.constant(array) for array in _gradients()]
 
     @tf.function

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import sys
 import threading
+from collections.abc import Callable
 
 import numpy as np
 
@@ -22,9 +23,14 @@ _MOST = 3
 
 
 class Buffers:
-    """A pool of pieces of memory, by size."""
+    """A pool of pieces of memory, by size.
 
-    def __init__(self) -> None:
+    Args:
+        allocate: Returns new memory of a number of bytes.
+    """
+
+    def __init__(self, allocate: Callable[[int], np.ndarray] | None = None) -> None:
+        self._allocate = allocate or _allocate
         self._lock = threading.Lock()
         self._kept: dict[int, list[np.ndarray]] = {}
 
@@ -34,20 +40,20 @@ class Buffers:
         They are not reused while the array or a view of it is referred to.
         """
         if size < _LEAST_BYTES:
-            return _aligned(_allocate(size), size)
+            return _aligned(_allocate(size + ALIGNMENT), size)
         with self._lock:
             kept = self._kept.setdefault(size, [])
             for index in range(len(kept)):
                 if _references(kept, index) == _UNUSED:
                     return _aligned(kept[index], size)
-            kept.append(_allocate(size))
+            kept.append(self._allocate(size + ALIGNMENT))
             if len(kept) > _MOST:
                 del kept[0]
             return _aligned(kept[-1], size)
 
 
 def _allocate(size: int) -> np.ndarray:
-    return np.empty(size + ALIGNMENT, np.uint8)
+    return np.empty(size, np.uint8)
 
 
 def _aligned(memory: np.ndarray, size: int) -> np.ndarray:

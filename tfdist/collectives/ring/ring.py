@@ -9,7 +9,9 @@ and its owner adds last: the order of the additions is always
 and does not depend on timing. Then the owners' sums go around. A chunk is passed on as soon as it
 arrives, so all connections are busy at the same time, and it is added while it is in the
 processor's cache. Small arrays are sent to every worker, which adds them up in the order of the
-workers: half as many rounds.
+workers: half as many rounds. Workers of one host may have memory in common: then nothing is sent
+but where the arrays are, each worker adds up its segment in the same order from the others' memory,
+and copies theirs.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ import ml_dtypes
 import numpy as np
 
 from tfdist.collectives.ring.calls import BROADCAST, GATHER, HEADER, SCATTER, SUM, Call, Calls
+from tfdist.collectives.ring.common import NOWHERE, CommonMemory
 from tfdist.collectives.ring.connections import Connections
 from tfdist.collectives.ring.stream import Part, Stream
 from tfdist.collectives.ring.verdict import LEFT, LOST, Verdict
@@ -37,6 +40,9 @@ ALIGNMENT = 64
 WARN_SECONDS = 60.0
 STALL_SECONDS = 600.0
 
+# What a worker tells the others when it has done its part of a sum.
+_DONE = b"\x01"
+
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 WIRE_TYPES = (np.dtype(np.float16), BFLOAT16)
 
@@ -45,6 +51,9 @@ class Ring:
     """One worker's place in a ring.
 
     All workers make the same calls in the same order. Calls of several threads wait for each other.
+
+    Attributes:
+        common: The memory that all workers have in common; None if they do not.
 
     Args:
         rank: This worker, from 0.
@@ -68,6 +77,7 @@ class Ring:
         interrupts: Interrupts | None = None,
     ) -> None:
         self.rank, self.size = rank, size
+        self.common: CommonMemory | None = None
         names = list(names) or [f"worker/{i}" for i in range(size)]
         self._scratch = np.empty(CHUNK_BYTES, np.uint8)
         self._travelling = np.empty(0, np.uint8)  # The values on the wire, if of another type.
@@ -115,8 +125,26 @@ class Ring:
             self._reduce_small(flat, wire)
             return
         with self._calls.begin(SUM, flat, wire) as call:
+            greeted = self.common is not None and wire is None
+            if self.common is not None and greeted:
+                places = self._tell(call, self.common.place(flat), first=True)
+                if NOWHERE not in places:
+                    self._sum_in_common(flat, places, call)
+                    return
             # The second half begins when it is asked for its first part: the first is over then.
-            call.run(chain(self._summing(flat, wire, call), self._spreading(flat, wire, call)))
+            summing = self._summing(flat, wire, call, greeted=greeted)
+            call.run(chain(summing, self._spreading(flat, wire, call)))
+
+    def share_memory(self) -> bool:
+        """Lets sums go through memory that the workers have in common, where they can map it.
+
+        Returns:
+            Whether they can: the same on all workers.
+        """
+        common = CommonMemory()
+        reaches = self.size > 1 and common.reaches_all(self.all_gather)
+        self.common = common if reaches else None
+        return reaches
 
     def reduce_scatter(self, array: np.ndarray) -> np.ndarray:
         """Sums arrays of all workers; each gets its segment.
@@ -219,8 +247,63 @@ class Ring:
                 np.add(total, np.frombuffer(parts[rank], own.dtype), out=total)
             flat[:] = total if wire is None else total.astype(wire)
 
-    def _summing(self, flat: np.ndarray, wire: Any, call: Call) -> Iterator[Part]:
-        """Returns the parts of the reduce-scatter: segments are summed on the way to owners."""
+    def _sum_in_common(self, flat: np.ndarray, places: list[bytes], call: Call) -> None:
+        """Sums arrays in the memory of all workers; see the module's text for the order."""
+        common = self.common
+        assert common is not None
+        arrays = [
+            flat if rank == self.rank else common.view(rank, place, flat)
+            for rank, place in enumerate(places)
+        ]
+        per_chunk = CHUNK_BYTES // flat.itemsize
+        behind = [arrays[(self.rank + hop) % self.size] for hop in range(1, self.size)]
+        for at in self._chunks(flat, self.rank, per_chunk):
+            partial = behind[0][at]
+            for other in behind[1:]:
+                room = self._scratch.view(flat.dtype)[: len(partial)]
+                partial = np.add(other[at], partial, out=room)
+            np.add(flat[at], partial, out=flat[at])
+        self._tell(call, _DONE)
+        for hop in range(1, self.size):
+            rank = (self.rank - hop) % self.size
+            at = self.segment(flat.size, flat.itemsize, rank)
+            np.copyto(flat[at], arrays[rank][at])
+        # Nobody writes to its memory again before all have read it.
+        self._tell(call, _DONE)
+
+    def _tell(self, call: Call, token: bytes, *, first: bool = False) -> list[bytes]:
+        """Sends a few bytes to all workers; returns theirs, by rank.
+
+        Args:
+            call: The collective.
+            token: The bytes, as many on every worker.
+            first: Whether they are the first that the collective sends.
+        """
+        tokens = {self.rank: token}
+        call.send(memoryview(token))
+        start = HEADER.size if first else 0
+        for hop in range(1, self.size):
+            message = memoryview(bytearray(start + len(token)))
+            call.run([(message, None)], finish=False)
+            if first:
+                call.check(message)
+            if hop < self.size - 1:
+                call.send(message)
+            tokens[(self.rank - hop) % self.size] = bytes(message[start:])
+        call.run([])
+        return [tokens[rank] for rank in range(self.size)]
+
+    def _summing(
+        self, flat: np.ndarray, wire: Any, call: Call, *, greeted: bool = False
+    ) -> Iterator[Part]:
+        """Returns the parts of the reduce-scatter: segments are summed on the way to owners.
+
+        Args:
+            flat: The array.
+            wire: The type on the wire, or None.
+            call: The collective.
+            greeted: Whether its header has come already.
+        """
         self._travelling = _room(self._travelling, 0 if wire is None else 2 * flat.size)
         moved = flat if wire is None else self._travelling[: 2 * flat.size].view(wire)
         per_chunk = CHUNK_BYTES // flat.itemsize
@@ -247,7 +330,8 @@ class Ring:
 
         for at in self._chunks(flat, (self.rank - 1) % self.size, per_chunk):
             pass_on(at)
-        call.read_header()
+        if not greeted:
+            call.read_header()
         return parts()
 
     def _spreading(self, flat: np.ndarray, wire: Any, call: Call) -> Iterator[Part]:

@@ -33,7 +33,7 @@ class RingTransport:
         self.replicas = ring.size
         self._ring = ring
         self._wire = None if wire_type is None else np.dtype(wire_type.as_numpy_dtype)
-        self._buffers = Buffers()
+        self._buffers = Buffers(None if ring.common is None else ring.common.allocate)
         self._layouts: dict[Any, _Layout] = {}
         self._latest: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
 
@@ -47,18 +47,28 @@ class RingTransport:
 
     def sum_gradients(self, gradients: Sequence[Any]) -> list[Any]:
         """Sums dense gradients, in one collective per data type; concatenates sparse ones."""
+        return self.sum_step([], gradients)[1]
+
+    def sum_step(
+        self, values: Sequence[tf.Tensor], gradients: Sequence[Any]
+    ) -> tuple[list[tf.Tensor], list[Any]]:
+        """Sums small tensors and gradients in one call, so that workers wait once a step."""
         summed = list(gradients)
         sparse = [i for i, value in enumerate(summed) if isinstance(value, tf.IndexedSlices)]
         dense = [i for i, value in enumerate(summed) if value is not None and i not in sparse]
-        total = self._same_shapes(
-            lambda *arrays: self._add_up(arrays, self._wire), [summed[i] for i in dense]
-        )
-        for i, value in zip(dense, total, strict=True):
+        small = len(values)
+
+        def add_up(*arrays: Any) -> _Arrays:
+            large = self._add_up(arrays[small:], self._wire)
+            return [*self._add_up(arrays[:small], None), *large]
+
+        total = self._same_shapes(add_up, [*values, *(summed[i] for i in dense)])
+        for i, value in zip(dense, total[small:], strict=True):
             summed[i] = value
         parts = self.gather([(summed[i].values, summed[i].indices) for i in sparse])
-        for i, (values, indices) in zip(sparse, parts, strict=True):
-            summed[i] = tf.IndexedSlices(values, indices, summed[i].dense_shape)
-        return summed
+        for i, (rows, indices) in zip(sparse, parts, strict=True):
+            summed[i] = tf.IndexedSlices(rows, indices, summed[i].dense_shape)
+        return total[:small], summed
 
     def gather(self, structure: Any) -> Any:
         """Concatenates tensors along their first axis, in the replicas' order."""

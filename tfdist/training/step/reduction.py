@@ -85,14 +85,15 @@ class Reduction:
                 gradients, metrics, output.state, output.logs, piece.weight, output.updated
             )
         weighed = _weighed(output.state, piece.weight)
-        weight, *sums, flags = self._transport.sum_small(
+        (weight, *sums, flags), gradients = self._sum(
             [
                 piece.weight,
                 *output.metrics,
                 *weighed,
                 *(value * piece.weight for value in output.logs.values()),
                 self._flags.own(),
-            ]
+            ],
+            gradients,
         )
         self._flags.record(flags)
         grown, means = sums[: len(output.metrics)], sums[len(output.metrics) :]
@@ -101,13 +102,14 @@ class Reduction:
         state = _with_means(output.state, means[: len(weighed)])
         logs = dict(zip(output.logs, means[len(weighed) :], strict=True))
         metrics = self._recording.combine(grown, output, piece)
-        gradients = self._sum(gradients)
         if not self._weights_add_up:
             gradients = [divide(gradient, weight) for gradient in gradients]
         return Reduced(gradients, metrics, state, logs, weight, output.updated)
 
-    def _sum(self, gradients: list[Any]) -> list[Any]:
-        """Returns the sums of the replicas' gradients.
+    def _sum(
+        self, values: list[tf.Tensor], gradients: list[Any]
+    ) -> tuple[list[tf.Tensor], list[Any]]:
+        """Returns the sums of the replicas' small tensors and gradients.
 
         Sparse ones are concatenated, as one device computes them from the rows of a batch. Where
         their indices are constants (positions of words, not words), one device has each index once
@@ -117,13 +119,14 @@ class Reduction:
             isinstance(gradient, tf.IndexedSlices) and is_constant(gradient.indices)
             for gradient in gradients
         ]
-        sums = self._transport.sum_gradients(
+        small, sums = self._transport.sum_step(
+            values,
             [
                 gradient.values if same else gradient
                 for gradient, same in zip(gradients, constant, strict=True)
-            ]
+            ],
         )
-        return [
+        return small, [
             tf.IndexedSlices(total, own.indices, own.dense_shape) if same else total
             for total, own, same in zip(sums, gradients, constant, strict=True)
         ]

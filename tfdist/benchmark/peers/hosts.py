@@ -1,0 +1,87 @@
+"""Makes hosts of one machine: network namespaces, joined by a link of a stated speed."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+
+from tfdist.errors import ConfigError
+
+
+@dataclasses.dataclass(frozen=True)
+class Link:
+    """A link between two hosts, as `tc-netem` makes it, the same both ways.
+
+    Attributes:
+        rate: Bits a second, as `tc` takes them.
+        delay: The way's delay, as `tc` takes it.
+    """
+
+    rate: str
+    delay: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Host:
+    """A place where tasks run.
+
+    Attributes:
+        address: Where its tasks listen.
+        interface: The network interface of that address.
+        enter: The command in front of a task's.
+    """
+
+    address: str
+    interface: str
+    enter: tuple[str, ...] = ()
+
+
+LOOPBACK = Host("127.0.0.1", "lo")
+
+
+@contextlib.contextmanager
+def two_hosts(link: Link) -> Iterator[list[Host]]:
+    """Makes two hosts for as long as the block runs.
+
+    Raises:
+        ConfigError: This user cannot make network namespaces here.
+    """
+    if os.geteuid() != 0 or shutil.which("ip") is None or shutil.which("tc") is None:
+        raise ConfigError(
+            "bench peers: a slow link needs root and iproute2 (ip, tc); run it as root, or choose "
+            "other comparisons with --only"
+        )
+    names = [f"tfdist-{os.getpid()}-{side}" for side in "ab"]
+    interfaces = ["link-a", "link-b"]
+    hosts = []
+    try:
+        for name in names:
+            _run("ip", "netns", "add", name)
+            _run("ip", "-n", name, "link", "set", "lo", "up")
+        _run(
+            *("ip", "-n", names[0], "link", "add", interfaces[0], "type", "veth"),
+            *("peer", "name", interfaces[1], "netns", names[1]),
+        )
+        for index, (name, interface) in enumerate(zip(names, interfaces, strict=True)):
+            address = f"10.77.0.{index + 1}"
+            _run("ip", "-n", name, "addr", "add", f"{address}/24", "dev", interface)
+            _run("ip", "-n", name, "link", "set", interface, "up")
+            _run(
+                *("tc", "-n", name, "qdisc", "add", "dev", interface, "root", "netem"),
+                *("delay", link.delay, "rate", link.rate, "limit", "100000"),
+            )
+            hosts.append(Host(address, interface, ("ip", "netns", "exec", name)))
+        yield hosts
+    finally:
+        for name in names:
+            subprocess.run(["ip", "netns", "del", name], capture_output=True)
+
+
+def _run(*command: str) -> None:
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        raise ConfigError(f"bench peers: {' '.join(command)}: {done.stderr.strip()}")
