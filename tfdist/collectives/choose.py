@@ -15,6 +15,7 @@ from tfdist.collectives.transport import SingleReplica, Transport
 from tfdist.collectives.transport_names import AUTO, RING, TENSORFLOW, TRANSPORTS, VARIABLE
 from tfdist.errors import ConfigError
 from tfdist.runtime.log import LOGGER
+from tfdist.strategy.devices import on_cpus
 from tfdist.validation import one_of
 
 _WHERE = "Trainer(transport)"
@@ -93,10 +94,8 @@ def _why_not(strategy: Any, group: ProcessGroup) -> str:
     layout = group.layout
     if layout.workers == 1:
         return "all replicas are in one process"
-    devices = list(strategy.extended.worker_devices)
-    on_cpu = all(tf.DeviceSpec.from_string(name).device_type == "CPU" for name in devices)
     # Workers may have different devices.
-    if not all(group.exchange(int(on_cpu))):
+    if not all(group.exchange(int(on_cpus(strategy)))):
         return "replicas are on GPUs"
     return "" if layout.local_replicas == 1 else f"{layout.local_replicas} replicas a worker"
 

@@ -15,7 +15,7 @@ from tfdist.errors import ConfigError
 from tfdist.training.calls import Calls, read_batches
 from tfdist.training.checkpoint.manager import Checkpoints
 from tfdist.training.loops.select import LoopOptions
-from tfdist.validation import number, one_of, whole_number
+from tfdist.validation import number, one_of, quote, reject, whole_number
 
 _AUTO = "auto"
 
@@ -37,6 +37,7 @@ class TrainerOptions:
     wire_dtype: str
     bytes_per_pack: int | str
     transport: str = _AUTO
+    compile_update: bool | str = _AUTO
 
     def __post_init__(self) -> None:
         if self.checkpoint_steps is not None:
@@ -57,6 +58,9 @@ class TrainerOptions:
             whole_number("Trainer(bytes_per_pack)", self.bytes_per_pack)
         one_of("Trainer(wire_dtype)", self.wire_dtype, WIRE_TYPES)
         one_of("Trainer(transport)", self.transport, TRANSPORTS)
+        if not isinstance(self.compile_update, bool) and self.compile_update != _AUTO:
+            given = quote(self.compile_update)
+            reject("Trainer(compile_update)", f"{given} is given; allowed: True, False, auto")
 
     def of_loops(self, fed_path: str) -> LoopOptions:
         """Returns the options for steps.
@@ -69,6 +73,7 @@ class TrainerOptions:
             wire_dtype=self.wire_dtype,
             bytes_per_pack=0 if self.bytes_per_pack == _AUTO else int(self.bytes_per_pack),
             transport=self.transport,
+            compile_update=self.compile_update,
             fed_path=fed_path,
         )
 

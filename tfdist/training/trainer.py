@@ -56,7 +56,11 @@ class Trainer:
             bytes, rounded; CPUs convert bfloat16 faster); "auto" is float32, which is exact.
         bytes_per_pack: Bytes that TensorFlow sends at once; "auto" leaves it to the strategy.
         transport: The transport between workers: "ring" (TCP between CPU replicas), or
-            "tensorflow"; "auto" is the value of TFDIST_TRANSPORT, else "ring" where possible.
+            "tensorflow"; "auto" is the value of TFDIST_TRANSPORT, else "ring" where possible,
+            through common memory if all workers are on one host.
+        compile_update: Whether the optimizer's update is compiled (XLA; a kernel for SGD), which is
+            faster for large models and may differ from Keras' in the last bit; "auto" does so with
+            several replicas, for a million weights or more.
 
     Raises:
         ConfigError: An argument is out of range, or the model was made under another strategy.
@@ -81,6 +85,7 @@ class Trainer:
         wire_dtype: str = "auto",
         bytes_per_pack: int | str = "auto",
         transport: str = "auto",
+        compile_update: bool | str = "auto",
     ) -> None:
         self.model = model
         self.strategy = model.distribute_strategy
@@ -94,6 +99,7 @@ class Trainer:
             wire_dtype=wire_dtype,
             bytes_per_pack=bytes_per_pack,
             transport=transport,
+            compile_update=compile_update,
         )
         check_accumulation(model, accumulate_steps)
         excepthook.install()

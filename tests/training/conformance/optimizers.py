@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import keras
@@ -93,6 +94,28 @@ for _name, (_title, _make) in _SIMPLE.items():
     _fused = _name in ("rmsprop", "muon")
     _refused = {"central_storage": "Nadam"} if _name == "nadam" else {}
     _enter(_title, _name, _make, one_device=1e-7 if _fused else 0.0, refused=_refused)
+
+
+def _enter_compiled(name: str) -> None:
+    title, make = _SIMPLE[name]
+
+    def recipe(setting: Setting) -> Recipe:
+        trainer = {} if setting.reference else {"compile_update": True}
+        return dataclasses.replace(_regress(make()), trainer=trainer)
+
+    recipe.__name__ = f"compiled_{name}"
+    several = ("mirrored", "central_storage", "parameter_server")
+    # XLA rounds a product and a sum once, not twice.
+    feature(
+        f"compile_update, {title}",
+        GROUP,
+        one_device=2e-6,
+        refused=dict.fromkeys(several, "compile_update"),
+    )(recipe)
+
+
+_enter_compiled("adamw")
+_enter_compiled("ema_overwrite")
 
 
 @feature(

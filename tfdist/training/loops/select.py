@@ -14,7 +14,9 @@ from tfdist.collectives.process_group import ProcessGroup
 from tfdist.collectives.transport import Transport
 from tfdist.collectives.wire_types import WIRE_TYPES
 from tfdist.collectives.worker_flags import WorkerFlags
+from tfdist.errors import ConfigError
 from tfdist.runtime import shutdown
+from tfdist.strategy.devices import on_cpus
 from tfdist.strategy.kinds import kind_of
 from tfdist.training.input.feed import AnyFeed, Feed
 from tfdist.training.loops.base import Loop
@@ -34,6 +36,7 @@ from tfdist.training.step.slicing import Slicer, as_the_whole, by_batch, by_nomi
 from tfdist.training.update.accumulate import AccumulatingUpdate
 from tfdist.training.update.apply import OptimizerUpdate, PlainUpdate, UpdateWithinStep
 from tfdist.training.update.base import Update
+from tfdist.training.update.compiled import AUTO
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,6 +48,7 @@ class LoopOptions:
         wire_dtype: One of `WIRE_TYPES`: what gradients travel in.
         bytes_per_pack: How much is sent at once, in bytes; 0 leaves it to the strategy.
         transport: One of `TRANSPORTS`.
+        compile_update: Whether XLA compiles the optimizer's update; or "auto".
         fed_path: A file to write whenever a step has got its input; "" for none.
     """
 
@@ -52,6 +56,7 @@ class LoopOptions:
     wire_dtype: str = "auto"
     bytes_per_pack: int = 0
     transport: str = "auto"
+    compile_update: bool | str = AUTO
     fed_path: str = ""
 
 
@@ -73,6 +78,14 @@ class Loops:
         self._group = group
         self._flags = flags
         self._options = options
+        several = group.layout.local_replicas > 1
+        if options.compile_update is True and (
+            several or not kind_of(self._strategy).is_synchronous
+        ):
+            raise ConfigError(
+                "Trainer(compile_update): True is given; allowed: one replica a process, under "
+                f"a synchronous strategy, not {kind_of(self._strategy).public}; leave it at 'auto'"
+            )
         self._made: dict[Any, Loop] = {}
         self._coordinator: Any = None
         self._of_keras: OneDeviceLoop | None = None
@@ -151,7 +164,12 @@ class Loops:
         flags = [v.trainable for v in model.variables] if model.built else None
         same = all(a is b for a, b in zip(self._made_for, now, strict=False))
         if self._of_keras is None or not same or self._flags_then not in (None, flags):
-            self._of_keras = OneDeviceLoop(model, self._strategy, fed_path=self._options.fed_path)
+            self._of_keras = OneDeviceLoop(
+                model,
+                self._strategy,
+                compile_update=self._options.compile_update is True,
+                fed_path=self._options.fed_path,
+            )
             self._made_for = now
             if kind_of(self._strategy).name != "default":
                 self._of_keras.build_symbolically(feed)
@@ -227,7 +245,9 @@ class Loops:
     def _update(self, step: Any, transport: Transport, compiled: Callable[..., Any]) -> Update:
         model, strategy = self._model, self._strategy
         trainable = step.variables.trainable
-        optimize = OptimizerUpdate(compiled_optimizer(model), trainable, strategy)
+        optimize = OptimizerUpdate(
+            compiled_optimizer(model), trainable, strategy, compiles=self._compiles_update()
+        )
         if self._options.accumulate_steps == 1:
             return PlainUpdate(optimize)
         return AccumulatingUpdate(
@@ -239,6 +259,16 @@ class Loops:
             transport,
             compiled,
         )
+
+    def _compiles_update(self) -> bool | str:
+        """Returns whether XLA compiles updates: True, False, or "auto" for large models."""
+        layout, wanted = self._group.layout, self._options.compile_update
+        # XLA compiles for one device. Alone, numbers are those of Keras unless asked for others.
+        if layout.local_replicas > 1:
+            return False
+        if wanted == AUTO and not (layout.workers > 1 and on_cpus(self._strategy)):
+            return False
+        return wanted
 
 
 def _as_it_is(function: Callable[..., Any]) -> Callable[..., Any]:

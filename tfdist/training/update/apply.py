@@ -17,6 +17,7 @@ import tensorflow as tf
 from tfdist.collectives.replica_context import ReducedView
 from tfdist.training.step.reduction import Reduced
 from tfdist.training.step.replica import ReplicaStep
+from tfdist.training.update.compiled import compiled, is_compiled
 from tfdist.training.update.kernels import fused
 from tfdist.training.update.loss_scale import LossScaler
 from tfdist.training.update.moving_average import MovingAverage
@@ -29,6 +30,7 @@ class OptimizerUpdate:
         optimizer: That optimizer.
         trainable: The weights, in the order of their gradients.
         strategy: The strategy they were made under.
+        compiles: Whether XLA compiles the update: True, False, or "auto" for large models.
     """
 
     def __init__(
@@ -36,11 +38,14 @@ class OptimizerUpdate:
         optimizer: keras.optimizers.Optimizer,
         trainable: Sequence[keras.Variable],
         strategy: tf.distribute.Strategy,
+        *,
+        compiles: bool | str = False,
     ) -> None:
         self.scaler = LossScaler(optimizer)
         self._optimizer = self.scaler.optimizer
         self._trainable = trainable
         self._strategy = strategy
+        self._compiles = compiles
         self._ema = MovingAverage(self._optimizer, trainable)
         self._captured: list[keras.Variable] = []
 
@@ -65,9 +70,12 @@ class OptimizerUpdate:
 
         def update() -> None:
             with self._ema.held_back(), fused(self._optimizer):
-                captured = self._strategy.run(self._in_replica, args=(gradients, step))
+                if is_compiled(self._optimizer, self._trainable, local, self._compiles):
+                    captured = compiled(self._on_replicas)(local, step)
+                else:
+                    captured = self._on_replicas(gradients, step)
             for variable, value in zip(self._captured, captured, strict=True):
-                variable.value.assign(_first(self._strategy, value))
+                variable.value.assign(value)
             self._ema.update(self.iterations.value if step is None else step + 1)
 
         if self.scaler.dynamic:
@@ -76,6 +84,11 @@ class OptimizerUpdate:
         else:
             update()
         return finite
+
+    def _on_replicas(self, gradients: Any, step: tf.Tensor | None) -> list[tf.Tensor]:
+        """Applies the gradients; returns what the optimizer assigned in replica context."""
+        captured = self._strategy.run(self._in_replica, args=(gradients, step))
+        return [_first(self._strategy, value) for value in captured]
 
     def _in_replica(self, gradients: Any, step: tf.Tensor | None) -> list[tf.Tensor]:
         """Applies the gradients; returns what the optimizer assigned in replica context."""

@@ -20,6 +20,15 @@ import tensorflow as tf
 _TYPES = ("float32", "float64")
 
 
+def has_kernel(optimizer: Any) -> bool:
+    """Returns whether there is a kernel for an optimizer."""
+    # A subclass may have an update of its own, or expect to be called. Mixed precision is left to
+    # Keras: its gradients have few digits, and another order of operations could show.
+    mixed = keras.config.dtype_policy().compute_dtype != keras.config.floatx()
+    own = type(optimizer) is not keras.optimizers.SGD or "update_step" in vars(optimizer)
+    return not mixed and not own
+
+
 @contextlib.contextmanager
 def fused(optimizer: Any) -> Iterator[None]:
     """A context in which an optimizer updates each weight by one kernel, where there is one.
@@ -28,10 +37,7 @@ def fused(optimizer: Any) -> Iterator[None]:
         optimizer: The optimizer that updates the weights; others than Keras' own SGD are left
             as they are.
     """
-    # A subclass may have an update of its own, or expect to be called. Mixed precision is left to
-    # Keras: its gradients have few digits, and another order of operations could show.
-    mixed = keras.config.dtype_policy().compute_dtype != keras.config.floatx()
-    if mixed or type(optimizer) is not keras.optimizers.SGD or "update_step" in vars(optimizer):
+    if not has_kernel(optimizer):
         yield
         return
     plain = optimizer.update_step
