@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import weakref
 from typing import Any
 
 import tensorflow as tf
 
 from tfdist.collectives.process_group import ProcessGroup
+from tfdist.collectives.ring.ring import Ring
 from tfdist.collectives.ring.transport import RingTransport
 from tfdist.collectives.ring.wiring import ring_of
 from tfdist.collectives.tensorflow import TensorFlowTransport
@@ -19,6 +21,9 @@ from tfdist.strategy.devices import on_cpus
 from tfdist.validation import one_of
 
 _WHERE = "Trainer(transport)"
+# Bytes a second from which moving them is work for the processor, and not waiting.
+_FAST = 5e8
+_speeds: weakref.WeakKeyDictionary[Ring, float] = weakref.WeakKeyDictionary()
 
 
 def make_transport(
@@ -68,8 +73,9 @@ def make_transport(
                 why = f"{workers} workers, a CPU replica each"
                 if wire_type is None and (group.ring.common or group.ring.share_memory()):
                     why += ", in one host's memory"
+            overlaps = group.ring.common is None and _waiting_is_idle(group.ring)
             _say(group, f"{RING} ({why})")
-            return RingTransport(group.ring, wire_type=wire_type)
+            return RingTransport(group.ring, wire_type=wire_type, overlaps=overlaps)
         if wanted == RING:
             raise ConfigError(
                 f"{where}: 'ring' is given, but {reason}; allowed: workers with one CPU replica "
@@ -78,6 +84,16 @@ def make_transport(
     if workers > 1:
         _say(group, f"{TENSORFLOW} ({reason})")
     return TensorFlowTransport(replicas, wire_type=wire_type, bytes_per_pack=bytes_per_pack)
+
+
+def _waiting_is_idle(ring: Ring) -> bool:
+    """Returns whether this worker could compute while its gradients are on the way.
+
+    The sums are the same either way, so workers need not agree.
+    """
+    if ring not in _speeds:
+        _speeds[ring] = ring.bytes_per_second()
+    return _speeds[ring] < _FAST or len(os.sched_getaffinity(0)) > 1
 
 
 def _agree(where: str, wanted: str, group: ProcessGroup) -> None:

@@ -65,6 +65,22 @@ def test_it_is_keras_update_but_for_rounding(name):
         np.testing.assert_allclose(own, expected, rtol=2e-5, atol=2e-6)
 
 
+def test_a_kernel_comes_first():
+    """Where there is one, as for SGD, XLA is not asked."""
+    plain, _ = after_steps(lambda: optimizers.SGD(0.1, momentum=0.9), False)
+    found, was_by_xla = after_steps(lambda: optimizers.SGD(0.1, momentum=0.9), True)
+    assert not was_by_xla
+    for own, expected in zip(found, plain, strict=True):
+        np.testing.assert_array_equal(own, expected)
+
+
+def test_auto_looks_at_the_size_within_a_graph(monkeypatch):
+    monkeypatch.setattr("tfdist.training.update.compiled.LEAST_WEIGHTS", 3000)
+    assert after_steps(MAKE["adam"], AUTO)[1]
+    monkeypatch.setattr("tfdist.training.update.compiled.LEAST_WEIGHTS", 4000)
+    assert not after_steps(MAKE["adam"], AUTO)[1]
+
+
 def test_small_models_are_not_worth_it():
     few = [keras.Variable(np.zeros(100, "float32"))]
     many = [keras.Variable(np.zeros(LEAST_WEIGHTS, "float32"))]
@@ -85,10 +101,10 @@ def test_what_xla_cannot_do_is_left_to_keras():
     assert not is_compiled(optimizers.SGD(), weights, [], True)
 
 
-def trained(**options):
+def trained(make=lambda: optimizers.AdamW(0.01), **options):
     keras.utils.set_random_seed(3)
     model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3), keras.layers.Dense(1)])
-    model.compile(optimizers.AdamW(0.01), "mse", metrics=["mae"])
+    model.compile(make(), "mse", metrics=["mae"])
     x = np.random.default_rng(0).normal(size=(40, 4)).astype("float32")
     history = tfdist.Trainer(model, **options).fit(x, x[:, :1], epochs=3, verbose=0, shuffle=False)
     return model.get_weights(), history.history["loss"]
@@ -102,6 +118,8 @@ def test_one_device_has_keras_bits_unless_asked(monkeypatch):
     monkeypatch.setattr(compiled, "compiled", lambda f: (asked.append(f), real(f))[1])
     exact, losses = trained()
     assert not asked
+    trained(lambda: optimizers.SGD(0.1), compile_update=True)
+    assert not asked  # It has a kernel.
     close, other = trained(compile_update=True)
     assert asked
     np.testing.assert_allclose(other, losses, rtol=1e-6)

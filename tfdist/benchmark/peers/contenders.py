@@ -72,6 +72,11 @@ def _one_device(name: str, model: str, optimizer: str, what: str) -> Comparison:
     )
 
 
+def _over_tcp(name: str, **options: object) -> Contender:
+    """Two workers that do not use the memory of the host they have in common."""
+    return Contender(name, "tfdist_fit", _TWO, options={"transport": "ring", **options})
+
+
 def _servers(name: str, model: str, what: str) -> Comparison:
     contenders = (
         Contender("plain coordinator loop", "coordinator_loop", _SERVERS),
@@ -93,7 +98,7 @@ COMPARISONS = (
             Contender("PyTorch DDP", "torch_ddp", _TWO, "torch"),
             Contender("Horovod", "tape", _TWO, "horovod"),
             Contender("tfdist", "tfdist_fit", _TWO),
-            Contender("tfdist over TCP", "tfdist_fit", _TWO, options={"transport": "ring"}),
+            _over_tcp("tfdist over TCP"),
             Contender(
                 "tfdist, 4 batches an update", "tfdist_fit", _TWO, options={"accumulate_steps": 4}
             ),
@@ -152,13 +157,12 @@ COMPARISONS = (
             Contender("plain MWMS loop", "mwms_loop", _TWO),
             Contender("PyTorch DDP", "torch_ddp", _TWO, "torch"),
             Contender("Horovod", "tape", _TWO, "horovod"),
-            Contender("tfdist", "tfdist_fit", _TWO),
-            Contender(
-                "tfdist, bfloat16 wire", "tfdist_fit", _TWO, options={"wire_dtype": "bfloat16"}
+            _over_tcp("tfdist"),
+            dataclasses.replace(
+                _over_tcp("tfdist, sent after the backward pass"), program="tfdist_in_turn"
             ),
-            Contender(
-                "tfdist, 4 batches an update", "tfdist_fit", _TWO, options={"accumulate_steps": 4}
-            ),
+            _over_tcp("tfdist, bfloat16 wire", wire_dtype="bfloat16"),
+            _over_tcp("tfdist, 4 batches an update", accumulate_steps=4),
             Contender("tfdist without communication", "tfdist_alone", _TWO),
         ),
         units=64,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import os
 import shutil
 import subprocess
@@ -14,11 +15,11 @@ from tfdist.errors import ConfigError
 
 @dataclasses.dataclass(frozen=True)
 class Link:
-    """A link between two hosts, as `tc-netem` makes it, the same both ways.
+    """A link between two hosts, the same both ways.
 
     Attributes:
         rate: Bits a second, as `tc` takes them.
-        delay: The way's delay, as `tc` takes it.
+        delay: The way's delay, as `tc` takes it. Kernels without `sch_netem` make none.
     """
 
     rate: str
@@ -70,15 +71,29 @@ def two_hosts(link: Link) -> Iterator[list[Host]]:
             address = f"10.77.0.{index + 1}"
             _run("ip", "-n", name, "addr", "add", f"{address}/24", "dev", interface)
             _run("ip", "-n", name, "link", "set", interface, "up")
-            _run(
-                *("tc", "-n", name, "qdisc", "add", "dev", interface, "root", "netem"),
-                *("delay", link.delay, "rate", link.rate, "limit", "100000"),
-            )
+            discipline = ["tc", "-n", name, "qdisc", "add", "dev", interface, "root"]
+            if has_delays():
+                _run(*discipline, *("netem", "delay", link.delay, "rate", link.rate))
+            else:
+                burst = ("burst", "128kb", "latency", "50ms")
+                _run(*discipline, "tbf", "rate", link.rate, *burst)
             hosts.append(Host(address, interface, ("ip", "netns", "exec", name)))
         yield hosts
     finally:
         for name in names:
             subprocess.run(["ip", "netns", "del", name], capture_output=True)
+
+
+@functools.cache
+def has_delays() -> bool:
+    """Returns whether this machine's kernel can delay packets; needs root."""
+    name = f"tfdist-{os.getpid()}-try"
+    try:
+        _run("ip", "netns", "add", name)
+        command = ["tc", "-n", name, "qdisc", "add", "dev", "lo", "root", "netem", "delay", "1ms"]
+        return subprocess.run(command, capture_output=True).returncode == 0
+    finally:
+        subprocess.run(["ip", "netns", "del", name], capture_output=True)
 
 
 def _run(*command: str) -> None:

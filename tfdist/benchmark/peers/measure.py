@@ -15,7 +15,7 @@ from typing import BinaryIO
 
 from tfdist.benchmark.peers.contenders import Comparison, Contender
 from tfdist.benchmark.peers.environments import python_of
-from tfdist.benchmark.peers.hosts import LOOPBACK, Host, two_hosts
+from tfdist.benchmark.peers.hosts import LOOPBACK, Host, has_delays, two_hosts
 from tfdist.errors import TfdistError
 from tfdist.launch.machine import usable_cores
 from tfdist.launch.ports import free_ports
@@ -79,6 +79,8 @@ def measure(
     for name in pythons:
         pythons[name] = python_of(name, environments)
     link = comparison.link
+    if link is not None and not has_delays():
+        say(f"{comparison.name}: this kernel has no sch_netem: {link.rate}, and no delay")
     with contextlib.nullcontext([LOOPBACK]) if link is None else two_hosts(link) as hosts:
         for number in range(pairs):
             # The other way round every second time: what slows a machine down cancels out.

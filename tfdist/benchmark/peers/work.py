@@ -151,6 +151,14 @@ def tfdist_fit(work: Work) -> float:
     )
 
 
+def tfdist_in_turn(work: Work) -> float:
+    """`tfdist.Trainer`, which sends gradients when the backward pass is over."""
+    from tfdist.collectives import choose
+
+    choose._waiting_is_idle = lambda ring: False
+    return tfdist_fit(work)
+
+
 def _mirrored() -> Any:
     import tfdist
 

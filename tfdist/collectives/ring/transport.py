@@ -3,20 +3,29 @@
 Gradients are copied once, into one piece of memory, which the ring sums in place; TensorFlow takes
 the sums out of it without copying (see `buffers`). Calls of one graph are tied together by control
 dependencies, so that every worker makes them in the order in which they were traced.
+
+Over connections, gradients are summed in buckets, in the order in which a backward pass gives them.
+Where that saves time, a bucket is sent while the backward pass goes on; the sums are the same.
 """
 
 from __future__ import annotations
 
+import itertools
 import weakref
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
+from tfdist.collectives.ring.background import Background
 from tfdist.collectives.ring.buffers import Buffers
 from tfdist.collectives.ring.ring import ALIGNMENT, Ring
 from tfdist.errors import ConfigError
+
+# Gradients that are summed together over connections: enough for the speed of the wire.
+BUCKET_BYTES = 16 << 20
 
 _Arrays = list[np.ndarray]
 
@@ -27,14 +36,20 @@ class RingTransport:
     Args:
         ring: This worker's place among them.
         wire_type: The type in which float32 gradients are sent; None for float32.
+        overlaps: Whether gradients are sent while the backward pass goes on.
     """
 
-    def __init__(self, ring: Ring, *, wire_type: tf.DType | None = None) -> None:
+    def __init__(
+        self, ring: Ring, *, wire_type: tf.DType | None = None, overlaps: bool = False
+    ) -> None:
         self.replicas = ring.size
         self._ring = ring
         self._wire = None if wire_type is None else np.dtype(wire_type.as_numpy_dtype)
         self._buffers = Buffers(None if ring.common is None else ring.common.allocate)
         self._layouts: dict[Any, _Layout] = {}
+        self._background = Background() if overlaps and ring.common is None else None
+        self._pending: dict[int, tuple[Future[Any], _Arrays]] = {}
+        self._tickets = itertools.count(1)
         self._latest: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
 
     def sum(self, values: Sequence[Any]) -> list[Any]:
@@ -56,19 +71,69 @@ class RingTransport:
         summed = list(gradients)
         sparse = [i for i, value in enumerate(summed) if isinstance(value, tf.IndexedSlices)]
         dense = [i for i, value in enumerate(summed) if value is not None and i not in sparse]
-        small = len(values)
-
-        def add_up(*arrays: Any) -> _Arrays:
-            large = self._add_up(arrays[small:], self._wire)
-            return [*self._add_up(arrays[:small], None), *large]
-
-        total = self._same_shapes(add_up, [*values, *(summed[i] for i in dense)])
-        for i, value in zip(dense, total[small:], strict=True):
-            summed[i] = value
+        small = [tf.convert_to_tensor(value) for value in values]
+        buckets = self._buckets([summed[i] for i in dense])
+        if self._background is not None and not tf.executing_eagerly():
+            total, sums = self._overlapped(small, [[summed[dense[i]] for i in b] for b in buckets])
+        else:
+            total, sums = self._together(small, [[summed[dense[i]] for i in b] for b in buckets])
+        for bucket, of_bucket in zip(buckets, sums, strict=True):
+            for i, value in zip(bucket, of_bucket, strict=True):
+                summed[dense[i]] = value
         parts = self.gather([(summed[i].values, summed[i].indices) for i in sparse])
         for i, (rows, indices) in zip(sparse, parts, strict=True):
             summed[i] = tf.IndexedSlices(rows, indices, summed[i].dense_shape)
-        return total[:small], summed
+        return total, summed
+
+    def _together(
+        self, values: list[tf.Tensor], buckets: list[list[tf.Tensor]]
+    ) -> tuple[list[tf.Tensor], list[list[tf.Tensor]]]:
+        """Sums buckets of gradients, then small tensors, in one call."""
+        sizes = [len(bucket) for bucket in buckets]
+
+        def add_up(*arrays: Any) -> _Arrays:
+            rest = iter(arrays[len(values) :])
+            sums = [self._add_up(list(itertools.islice(rest, n)), self._wire) for n in sizes]
+            return [*self._add_up(arrays[: len(values)], None), *itertools.chain(*sums)]
+
+        total = iter(self._same_shapes(add_up, [*values, *itertools.chain(*buckets)]))
+        small = list(itertools.islice(total, len(values)))
+        return small, [list(itertools.islice(total, n)) for n in sizes]
+
+    def _overlapped(
+        self, values: list[tf.Tensor], buckets: list[list[tf.Tensor]]
+    ) -> tuple[list[tf.Tensor], list[list[tf.Tensor]]]:
+        """Begins to sum each bucket when it is there, and waits when all have begun."""
+        groups = [*buckets, values]
+        begun = []
+        for number, group in enumerate(groups):
+            wire = self._wire if number < len(buckets) else None
+
+            def begin(*arrays: Any, wire: Any = wire) -> _Arrays:
+                return [np.array(self._begin(arrays, wire))]
+
+            begun.append(self._call(begin, group, [[]], [tf.int64]) if group else [])
+        sums = []
+        # A call that waits holds a thread: none may before the backward pass is over.
+        with tf.control_dependencies([ticket for tickets in begun for ticket in tickets]):
+            for group, ticket in zip(groups, begun, strict=True):
+                shapes, types = [t.shape for t in group], [t.dtype for t in group]
+                sums.append(self._call(self._end, ticket, shapes, types))
+        return sums[-1], sums[:-1]
+
+    def _buckets(self, tensors: list[tf.Tensor]) -> list[list[int]]:
+        """Returns the places of tensors that are summed together, from the last to the first."""
+        buckets: list[list[int]] = []
+        room = 0
+        for place in reversed(range(len(tensors))):
+            size = (tensors[place].shape.num_elements() or 0) * tensors[place].dtype.size
+            # In common memory nothing is sent, so there is nothing to divide.
+            if not buckets or (room < size and self._ring.common is None):
+                buckets.append([])
+                room = BUCKET_BYTES
+            buckets[-1].append(place)
+            room -= size
+        return buckets
 
     def gather(self, structure: Any) -> Any:
         """Concatenates tensors along their first axis, in the replicas' order."""
@@ -96,9 +161,20 @@ class RingTransport:
         return self._call(function, tensors, [tensor.shape for tensor in tensors])
 
     def _call(
-        self, function: Callable[..., _Arrays], values: list[Any], shapes: list[Any]
+        self,
+        function: Callable[..., _Arrays],
+        values: list[Any],
+        shapes: list[Any],
+        types: list[tf.DType] | None = None,
     ) -> list[Any]:
-        """Calls a function of arrays with tensors, after all earlier such calls of the graph."""
+        """Calls a function of arrays with tensors, after all earlier such calls of the graph.
+
+        Args:
+            function: The function.
+            values: The tensors.
+            shapes: The shapes of the results.
+            types: Their types; those of the tensors if None.
+        """
         if not values:
             return []
         if tf.executing_eagerly():
@@ -106,7 +182,7 @@ class RingTransport:
         graph = tf.compat.v1.get_default_graph()
         latest = self._latest.get(graph, _nothing)()
         with tf.control_dependencies([] if latest is None else [latest]):
-            results = tf.numpy_function(function, values, [value.dtype for value in values])
+            results = tf.numpy_function(function, values, types or [v.dtype for v in values])
         self._latest[graph] = weakref.ref(results[0].op)
         for result, shape in zip(results, shapes, strict=True):
             result.set_shape(shape)
@@ -115,21 +191,52 @@ class RingTransport:
     # The functions below run in the step, on arrays whose memory is TensorFlow's.
 
     def _add_up(self, arrays: Sequence[Any], wire: np.dtype[Any] | None) -> _Arrays:
+        views, reduce = self._filled(arrays, wire)
+        self._in_order(reduce)
+        return views
+
+    def _begin(self, arrays: Sequence[Any], wire: np.dtype[Any] | None) -> int:
+        """Begins to add up; returns a number to ask for the sums with."""
+        assert self._background is not None
+        views, reduce = self._filled(arrays, wire)
+        ticket = next(self._tickets)
+        self._pending[ticket] = (self._background.submit(reduce), views)
+        return ticket
+
+    def _end(self, ticket: Any) -> _Arrays:
+        """Waits for sums."""
+        future, views = self._pending.pop(int(ticket))
+        future.result()
+        return views
+
+    def _filled(
+        self, arrays: Sequence[Any], wire: np.dtype[Any] | None
+    ) -> tuple[_Arrays, Callable[[], None]]:
+        """Copies arrays; returns the copies, and a function that replaces them by sums."""
         arrays = [np.asarray(array) for array in arrays]
         layout = self._layout(arrays)
         memory = self._buffers.take(layout.size)
         views = layout.fill(memory, arrays)
-        for dtype, start, stop in layout.runs:
-            run = memory[start:stop].view(dtype)
-            self._ring.all_reduce(run, wire if dtype == np.float32 else None)
-        return views
+
+        def reduce() -> None:
+            for dtype, start, stop in layout.runs:
+                run = memory[start:stop].view(dtype)
+                self._ring.all_reduce(run, wire if dtype == np.float32 else None)
+
+        return views, reduce
+
+    def _in_order(self, function: Callable[[], Any]) -> Any:
+        """Calls a function after all that have begun."""
+        return (
+            function() if self._background is None else self._background.submit(function).result()
+        )
 
     def _spread(self, *given: Any) -> _Arrays:
         arrays = [np.asarray(array) for array in given]
         layout = self._layout(arrays)
         memory = self._buffers.take(layout.size)
         views = layout.fill(memory, arrays)
-        self._ring.broadcast(memory)
+        self._in_order(lambda: self._ring.broadcast(memory))
         return views
 
     def _put_together(self, *given: Any) -> _Arrays:
@@ -137,7 +244,8 @@ class RingTransport:
         arrays = [np.asarray(array) for array in given]
         rows = np.array([len(array) for array in arrays], np.int64)
         contents = [np.ascontiguousarray(array).reshape(-1).view(np.uint8) for array in arrays]
-        messages = self._ring.all_gather(np.concatenate([rows.view(np.uint8), *contents]))
+        message = np.concatenate([rows.view(np.uint8), *contents])
+        messages = self._in_order(lambda: self._ring.all_gather(message))
         parts: list[_Arrays] = [[] for _ in arrays]
         for message in messages:
             at = rows.nbytes

@@ -149,7 +149,7 @@ class OneDeviceLoop(Loop):
 def _with_compiled_update(model: keras.Model, data: Any) -> Any:
     """Makes the model's own step, with a faster update."""
     optimizer = model.optimizer
-    with fused(optimizer), within_steps(optimizer):
+    with within_steps(optimizer), fused(optimizer):
         return model.train_step(data)
 
 

@@ -68,9 +68,11 @@ class OptimizerUpdate:
         local = [_first(self._strategy, gradient) for gradient in gradients]
         finite = self.scaler.all_finite(local)
 
+        compiles = is_compiled(self._optimizer, self._trainable, local, self._compiles)
+
         def update() -> None:
             with self._ema.held_back(), fused(self._optimizer):
-                if is_compiled(self._optimizer, self._trainable, local, self._compiles):
+                if compiles:
                     captured = compiled(self._on_replicas)(local, step)
                 else:
                     captured = self._on_replicas(gradients, step)

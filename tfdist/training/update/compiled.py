@@ -8,6 +8,7 @@ one operation with one rounding, so the last bit of a number may differ from Ker
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -41,8 +42,7 @@ def is_compiled(
     policy = keras.config.dtype_policy()
     if policy.compute_dtype != policy.variable_dtype:
         return False
-    weights = sum(int(tf.size(v.value)) for v in trainable) if wanted == AUTO else LEAST_WEIGHTS
-    return weights >= LEAST_WEIGHTS
+    return wanted is True or sum(math.prod(v.shape) for v in trainable) >= LEAST_WEIGHTS
 
 
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -55,8 +55,11 @@ def within_steps(optimizer: Any) -> Iterator[None]:
     """A context in which an optimizer's `apply` is compiled, for a step of Keras' own.
 
     Args:
-        optimizer: The optimizer.
+        optimizer: The optimizer. It is left as it is if it has a kernel.
     """
+    if has_kernel(optimizer):
+        yield
+        return
     plain = optimizer.apply
 
     def apply(grads: Any, trainable_variables: Any = None) -> Any:
