@@ -15,6 +15,7 @@ from tfdist.errors import ConfigError
 from tfdist.training.calls import Calls, read_batches
 from tfdist.training.checkpoint.manager import Checkpoints
 from tfdist.training.loops.select import LoopOptions
+from tfdist.training.update.local import LocalSteps
 from tfdist.validation import number, one_of, quote, reject, whole_number
 
 _AUTO = "auto"
@@ -38,6 +39,9 @@ class TrainerOptions:
     bytes_per_pack: int | str
     transport: str = _AUTO
     compile_update: bool | str = _AUTO
+    local_steps: int = 1
+    outer_learning_rate: float = 1.0
+    outer_momentum: float = 0.0
 
     def __post_init__(self) -> None:
         if self.checkpoint_steps is not None:
@@ -58,9 +62,37 @@ class TrainerOptions:
             whole_number("Trainer(bytes_per_pack)", self.bytes_per_pack)
         one_of("Trainer(wire_dtype)", self.wire_dtype, WIRE_TYPES)
         one_of("Trainer(transport)", self.transport, TRANSPORTS)
+        whole_number("Trainer(local_steps)", self.local_steps)
+        number("Trainer(outer_learning_rate)", self.outer_learning_rate, above=0)
+        if not 0 <= self.outer_momentum < 1:
+            reject(
+                "Trainer(outer_momentum)",
+                f"{quote(self.outer_momentum)} is given; allowed: 0 or more, less than 1",
+            )
+        self._check_local()
         if not isinstance(self.compile_update, bool) and self.compile_update != _AUTO:
             given = quote(self.compile_update)
             reject("Trainer(compile_update)", f"{given} is given; allowed: True, False, auto")
+
+    def _check_local(self) -> None:
+        local = LocalSteps(self.local_steps, self.outer_learning_rate, self.outer_momentum)
+        if self.local_steps == 1:
+            if not local.averages_only:
+                raise ConfigError(
+                    "Trainer(local_steps): 1 is given, with an outer_learning_rate or "
+                    "outer_momentum, which are for averages; give local_steps of 2 or more"
+                )
+            return
+        if self.accumulate_steps > 1:
+            raise ConfigError(
+                f"Trainer(local_steps): {self.local_steps} is given, with accumulate_steps="
+                f"{self.accumulate_steps}; give one of them"
+            )
+        if self.wire_dtype not in (_AUTO, "float32"):
+            raise ConfigError(
+                f"Trainer(local_steps): {self.local_steps} is given, with wire_dtype="
+                f"{quote(self.wire_dtype)}, but weights are averaged exactly; leave wire_dtype out"
+            )
 
     def of_loops(self, fed_path: str) -> LoopOptions:
         """Returns the options for steps.
@@ -70,6 +102,7 @@ class TrainerOptions:
         """
         return LoopOptions(
             accumulate_steps=self.accumulate_steps,
+            local=LocalSteps(self.local_steps, self.outer_learning_rate, self.outer_momentum),
             wire_dtype=self.wire_dtype,
             bytes_per_pack=0 if self.bytes_per_pack == _AUTO else int(self.bytes_per_pack),
             transport=self.transport,

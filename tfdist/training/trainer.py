@@ -25,7 +25,7 @@ from tfdist.training.input.feed import AnyFeed
 from tfdist.training.loops.base import Loop
 from tfdist.training.loops.select import Loops
 from tfdist.training.model.alone import check_not_alone
-from tfdist.training.model.support import check, check_accumulation
+from tfdist.training.model.support import check, check_accumulation, check_local_steps
 from tfdist.training.options import TrainerOptions
 from tfdist.training.plain_errors import plain_errors
 from tfdist.training.session import Follower, OnlyBeats, Session, give_back_memories, resume
@@ -50,6 +50,12 @@ class Trainer:
         keep_checkpoints: The number of checkpoints to keep.
         accumulate_steps: Batches whose gradients are accumulated for one update of the weights;
             the update is that of one batch as large as all of them.
+        local_steps: Steps that each replica makes on its own between averages of weights and
+            optimizer (local SGD): less is sent, and the numbers are not those of one device. For
+            workers with one replica each.
+        outer_learning_rate: With `local_steps`, the part of the way to the average that is made.
+        outer_momentum: With `local_steps`, Nesterov momentum of that way; 0.9 with a rate of 0.7 is
+            DiLoCo.
         steps_per_call: Steps in one call of TensorFlow; "auto" takes the `steps_per_execution`
             of `compile`. Callbacks are called between calls.
         wire_dtype: The type to send gradients in: "float32", "bfloat16" or "float16" (half the
@@ -86,6 +92,9 @@ class Trainer:
         bytes_per_pack: int | str = "auto",
         transport: str = "auto",
         compile_update: bool | str = "auto",
+        local_steps: int = 1,
+        outer_learning_rate: float = 1.0,
+        outer_momentum: float = 0.0,
     ) -> None:
         self.model = model
         self.strategy = model.distribute_strategy
@@ -100,8 +109,12 @@ class Trainer:
             bytes_per_pack=bytes_per_pack,
             transport=transport,
             compile_update=compile_update,
+            local_steps=local_steps,
+            outer_learning_rate=outer_learning_rate,
+            outer_momentum=outer_momentum,
         )
         check_accumulation(model, accumulate_steps)
+        check_local_steps(model, local_steps)
         excepthook.install()
         self._group = ProcessGroup(
             self.strategy, is_synchronous=kind_of(self.strategy).is_synchronous

@@ -58,7 +58,7 @@ class Accumulating:
             def replica() -> Reduced:
                 piece = slicer((data, rows))
                 output = step.train(piece, loss_scale=self.update.loss_scale())
-                return reduction(output, piece, self.update.take(output.gradients))
+                return reduction(output, piece, self.update.take(output.gradients, piece))
 
             with step.intercepting():
                 reduced = Reduced(*strategy.run(replica))
@@ -134,7 +134,7 @@ def test_gradients_are_kept_back_and_the_loss_scale_is_the_optimizers(devices):
     assert float(update.loss_scale()) == 4.0
     sparse = tf.IndexedSlices(tf.constant([8.0]), tf.constant([0]), tf.constant([1]))
     for gradient in (tf.constant([4.0]), sparse, None):
-        assert update.take([gradient]) == []
+        assert update.take([gradient], None) == []
     for _ in range(2):
         update.apply(Reduced([], [], [], {}, tf.constant(0.75), []))
     # (4 + 8) / (0.75 + 0.75) / 4

@@ -123,7 +123,7 @@ def test_a_plain_update_takes_nothing_back_and_applies_every_batch(devices):
     update = PlainUpdate(optimize)
     assert float(update.loss_scale()) == 8.0
     given = [tf.ones((2, 2)), None]
-    assert update.take(given) is given
+    assert update.take(given, None) is given
     assert (update.calls_to_end(5), update.is_complete(), update.finish()) == (5, True, None)
     reduced = Reduced([tf.fill((2, 2), 8.0), tf.zeros(2)], [], [], {}, tf.constant(1.0), [])
     tf.function(lambda: update.apply(reduced), autograph=False)()

@@ -135,6 +135,11 @@ class Checkpoints:
         totals = None
         if manifest["metrics"] == _describe(self._model.metrics_variables):
             totals = [_tensor(arrays[f"metrics/{i}"]) for i in range(len(manifest["metrics"]))]
+        own = loop.update.variables
+        # Of a checkpoint written with other settings there may be none, or others.
+        if manifest.get("update", []) == _shapes(own):
+            for index, variable in enumerate(own):
+                variable.assign(_tensor(arrays[f"update/{index}"]))
         loop.resume(totals, manifest["logs"])
         self._last_total = saved.position.total
 
@@ -231,12 +236,15 @@ class Checkpoints:
             "saved": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
             **{kind: _describe(variables) for kind, variables in kinds.items()},
             "metrics": _describe(self._model.metrics_variables),
+            "update": [list(array.shape) for array in progress.update],
             "logs": progress.logs,
             "callbacks": remembered,
         }
         for kind, variables in kinds.items():
             for index, variable in enumerate(variables):
                 arrays[f"{kind}/{index}"] = _host(variable)
+        for index, array in enumerate(progress.update):
+            arrays[f"update/{index}"] = array
         for index, total in enumerate(progress.totals):
             arrays[f"metrics/{index}"] = total
         self._directory.add(position.total, manifest, arrays)
@@ -296,6 +304,10 @@ def _describe(variables: list[keras.Variable]) -> list[list[Any]]:
     return [
         [_NUMBERED.sub("", str(v.path)), [int(d) for d in v.shape], str(v.dtype)] for v in variables
     ]
+
+
+def _shapes(variables: list[tf.Variable]) -> list[list[int]]:
+    return [[int(d) for d in v.shape] for v in variables]
 
 
 def _host(variable: keras.Variable) -> np.ndarray:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import abc
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import keras
@@ -22,10 +22,12 @@ class Progress:
     Attributes:
         totals: The metric totals.
         logs: The last step's own logs.
+        update: The variables of the update.
     """
 
     totals: list[np.ndarray]
     logs: dict[str, float]
+    update: list[np.ndarray] = field(default_factory=list)
 
 
 def plain(logs: dict[str, Any]) -> dict[str, Any]:

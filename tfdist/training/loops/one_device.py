@@ -25,6 +25,7 @@ from tfdist.training.input.feed import AnyFeed, Epoch
 from tfdist.training.input.keras_feed import KerasEpoch
 from tfdist.training.loops.base import Loop, Progress
 from tfdist.training.step.reduction import Reduced
+from tfdist.training.step.slicing import Slice
 from tfdist.training.update.compiled import within_steps
 from tfdist.training.update.kernels import fused
 
@@ -160,8 +161,14 @@ class UpdatedInStep:
         """None: the optimizer scales its losses itself."""
         return None
 
-    def take(self, gradients: list[Any]) -> list[Any]:
+    @property
+    def variables(self) -> list[tf.Variable]:
+        """Nothing: all is in the model and its optimizer."""
+        return []
+
+    def take(self, gradients: list[Any], piece: Slice) -> list[Any]:
         """Returns the gradients."""
+        del piece
         return gradients
 
     def apply(self, reduced: Reduced) -> None:

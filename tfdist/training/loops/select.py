@@ -37,6 +37,7 @@ from tfdist.training.update.accumulate import AccumulatingUpdate
 from tfdist.training.update.apply import OptimizerUpdate, PlainUpdate, UpdateWithinStep
 from tfdist.training.update.base import Update
 from tfdist.training.update.compiled import AUTO
+from tfdist.training.update.local import LocalSteps, LocalUpdate
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,6 +46,7 @@ class LoopOptions:
 
     Attributes:
         accumulate_steps: Batches a weight update.
+        local: How replicas step on their own.
         wire_dtype: One of `WIRE_TYPES`: what gradients travel in.
         bytes_per_pack: How much is sent at once, in bytes; 0 leaves it to the strategy.
         transport: One of `TRANSPORTS`.
@@ -53,6 +55,7 @@ class LoopOptions:
     """
 
     accumulate_steps: int = 1
+    local: LocalSteps = LocalSteps()
     wire_dtype: str = "auto"
     bytes_per_pack: int = 0
     transport: str = "auto"
@@ -99,6 +102,8 @@ class Loops:
         return (
             layout.replicas == layout.workers == 1
             and self._options.accumulate_steps == 1
+            # One replica alone is its own average.
+            and (self._options.local.steps == 1 or self._options.local.averages_only)
             and kind_of(self._strategy).name in ("default", "one_device", "mirrored")
         )
 
@@ -133,9 +138,9 @@ class Loops:
         if key not in self._made:
             within = training and has_several_optimizers(model)
             if training and reads_its_update(model, sample):
-                check_update_within(
-                    model, self._strategy, accumulates=self._options.accumulate_steps > 1
-                )
+                options = self._options
+                several = options.accumulate_steps > 1 or options.local.steps > 1
+                check_update_within(model, self._strategy, accumulates=several)
                 within = True
             if kind_of(self._strategy).is_synchronous:
                 self._warn_of_mixed_rows(sample, training=training)
@@ -248,6 +253,16 @@ class Loops:
         optimize = OptimizerUpdate(
             compiled_optimizer(model), trainable, strategy, compiles=self._compiles_update()
         )
+        if self._options.local.steps > 1:
+            return LocalUpdate(
+                optimize,
+                self._options.local,
+                compiled_optimizer(model),
+                trainable,
+                strategy,
+                transport,
+                compiled,
+            )
         if self._options.accumulate_steps == 1:
             return PlainUpdate(optimize)
         return AccumulatingUpdate(

@@ -129,7 +129,9 @@ class SynchronousLoop(Loop):
     def progress(self) -> Progress:
         """Returns the progress of the epoch."""
         totals = [np.array(variable.numpy()) for variable in self.totals.variables]
-        return Progress(totals, {k: float(v.numpy()) for k, v in self._logs[True].items()})
+        logs = {name: float(v.numpy()) for name, v in self._logs[True].items()}
+        update = [np.array(variable.numpy()) for variable in self.update.variables]
+        return Progress(totals, logs, update)
 
     def resume(self, totals: list[tf.Tensor] | None, logs: dict[str, float]) -> None:
         """Starts from an earlier `progress`; from no metrics where `totals` is None."""
@@ -211,7 +213,7 @@ class SynchronousLoop(Loop):
         output = self._step.train(
             piece, loss_scale=self.update.loss_scale(), totals=self._recording.start()
         )
-        return self._reduction(output, piece, self.update.take(output.gradients))
+        return self._reduction(output, piece, self.update.take(output.gradients, piece))
 
     def _test_replica(self, element: Any) -> Reduced:
         piece = self._slicer(element)

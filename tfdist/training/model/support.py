@@ -180,6 +180,34 @@ def _made_in(variable: keras.Variable, strategy: tf.distribute.Strategy) -> bool
     return strategy.extended.variable_created_in_scope(variable.value)
 
 
+def check_local_steps(model: keras.Model, local_steps: int) -> None:
+    """Rejects replicas that step on their own where they cannot.
+
+    Raises:
+        ConfigError: Names the strategy or the step.
+    """
+    if local_steps == 1:
+        return
+    strategy = model.distribute_strategy
+    kind = kind_of(strategy)
+    local = len(strategy.extended.worker_devices) if kind.name not in ("default",) else 1
+    if not kind.is_synchronous or local > 1:
+        raise ConfigError(
+            f"Trainer(local_steps): {local_steps} is given; allowed: workers with one replica "
+            f"each, under MultiWorkerMirroredStrategy, not this {kind.public}; leave it out"
+        )
+    if has_several_optimizers(model):
+        raise ConfigError(
+            f"Trainer(local_steps): {type(model).__name__}.train_step uses several optimizers and "
+            "updates the weights itself; leave local_steps out"
+        )
+    if isinstance(getattr(model, "optimizer", None), keras.optimizers.LossScaleOptimizer):
+        raise ConfigError(
+            f"Trainer(local_steps): {local_steps} is given, with a LossScaleOptimizer, which may "
+            "leave a step out on one replica only; use bfloat16 or float32, or leave it out"
+        )
+
+
 def check_accumulation(model: keras.Model, accumulate_steps: int) -> None:
     """Rejects accumulation of gradients where replicas do not update the weights together.
 

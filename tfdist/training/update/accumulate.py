@@ -15,6 +15,7 @@ from tfdist.collectives.transport import Transport
 from tfdist.strategy.kinds import kind_of
 from tfdist.training.step.gradients import divide
 from tfdist.training.step.reduction import Reduced
+from tfdist.training.step.slicing import Slice
 from tfdist.training.update.apply import OptimizerUpdate
 
 
@@ -63,8 +64,14 @@ class AccumulatingUpdate:
         """Returns the factor of the loss for the gradient; None for no factor."""
         return self._optimize.scaler.value()
 
-    def take(self, gradients: list[Any]) -> list[Any]:
+    @property
+    def variables(self) -> list[tf.Variable]:
+        """Nothing: between updates no gradients are kept."""
+        return []
+
+    def take(self, gradients: list[Any], piece: Slice) -> list[Any]:
         """Adds the gradients up; returns none, as none is reduced with its batch."""
+        del piece
         for variable, gradient in zip(self._local_sums(), gradients, strict=True):
             if gradient is not None:
                 variable.assign_add(tf.convert_to_tensor(gradient))

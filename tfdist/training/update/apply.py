@@ -17,6 +17,7 @@ import tensorflow as tf
 from tfdist.collectives.replica_context import ReducedView
 from tfdist.training.step.reduction import Reduced
 from tfdist.training.step.replica import ReplicaStep
+from tfdist.training.step.slicing import Slice
 from tfdist.training.update.compiled import compiled, is_compiled
 from tfdist.training.update.kernels import fused
 from tfdist.training.update.loss_scale import LossScaler
@@ -132,8 +133,14 @@ class PlainUpdate:
         """Returns the factor of the loss for the gradient; None for no factor."""
         return self._optimize.scaler.value()
 
-    def take(self, gradients: list[Any]) -> list[Any]:
+    @property
+    def variables(self) -> list[tf.Variable]:
+        """Nothing: all is in the model and its optimizer."""
+        return []
+
+    def take(self, gradients: list[Any], piece: Slice) -> list[Any]:
         """Returns the gradients: all are reduced with their batch."""
+        del piece
         return gradients
 
     def apply(self, reduced: Reduced) -> None:

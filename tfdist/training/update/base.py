@@ -7,16 +7,25 @@ from typing import Any, Protocol
 import tensorflow as tf
 
 from tfdist.training.step.reduction import Reduced
+from tfdist.training.step.slicing import Slice
 
 
 class Update(Protocol):
     """The last part of a step: updates the weights, now or after more batches."""
 
+    @property
+    def variables(self) -> list[tf.Variable]:
+        """What training depends on between updates, beside the model and its optimizer."""
+
     def loss_scale(self) -> tf.Tensor | None:
         """Returns the factor of the loss for the gradient; None for no factor."""
 
-    def take(self, gradients: list[Any]) -> list[Any]:
+    def take(self, gradients: list[Any], piece: Slice) -> list[Any]:
         """Takes a batch's gradients, in replica context.
+
+        Args:
+            gradients: Of the replica's slice, times its weight and the loss scale.
+            piece: That slice.
 
         Returns:
             Those that are to be reduced over the replicas with this batch.
