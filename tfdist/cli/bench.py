@@ -17,13 +17,16 @@ def main(argv: list[str]) -> int:
     """
     if argv[:1] == ["peers"]:
         return _peers(argv[1:])
+    if argv[:1] == ["accuracy"]:
+        return _accuracy(argv[1:])
     parser = Parser(
         "tfdist bench", "Compare the losses of strategies, or (peers) their speed with others'."
     )
     parser.add_argument(
         "what",
-        choices=("equality", "peers"),
+        choices=("equality", "peers", "accuracy"),
         help="equality: ResNet50's losses on one device, two replicas and two workers; "
+        "accuracy: of ways to send less (see: tfdist bench accuracy --help); "
         "peers: images and steps a second beside TensorFlow's, Keras' and PyTorch's own loops "
         "(see: tfdist bench peers --help)",
     )
@@ -63,6 +66,27 @@ def main(argv: list[str]) -> int:
     for name, values in equality.differences(losses).items():
         middle = sorted(values)[len(values) // 2]
         print(f"{name:<42}{values[0]:>10.1e}{middle:>10.1e}{values.max():>10.1e}")
+    return 0
+
+
+def _accuracy(argv: list[str]) -> int:
+    from tfdist.benchmark import accuracy
+
+    parser = Parser(
+        "tfdist bench accuracy",
+        "Train two workers on the bundled digits, exactly and in each of the ways to send less, "
+        "from several seeds; list the accuracy on the digits held out.",
+    )
+    parser.add_argument("--seeds", type=count, default=5, help="seeds (5)")
+    parser.add_argument("--epochs", type=count, default=15, help="passes over the digits (15)")
+    parser.add_argument("--json", metavar="FILE", help="also write every accuracy")
+    options = parser.parse_args(argv)
+    accuracy.checked(options.seeds, options.epochs)
+    found = accuracy.measure(options.seeds, options.epochs)
+    if options.json:
+        pathlib.Path(options.json).write_text(json.dumps(found, indent=1) + "\n")
+    print(f"accuracy on the digits held out, {options.seeds} seeds, {options.epochs} epochs")
+    print(accuracy.table(found))
     return 0
 
 

@@ -67,6 +67,9 @@ def _one_device(name: str, model: str, optimizer: str, what: str) -> Comparison:
     if model == "small":
         many = {"steps_per_call": 20}
         contenders.append(Contender("tfdist, 20 steps a call", "tfdist_fit", options=many))
+    else:
+        faster = {"compile_update": True}
+        contenders.append(Contender("tfdist, compiled update", "tfdist_fit", options=faster))
     return Comparison(
         name, f"one device: {what}, {rule}", model, optimizer, "steps", tuple(contenders)
     )
@@ -102,6 +105,7 @@ COMPARISONS = (
             Contender(
                 "tfdist, 4 batches an update", "tfdist_fit", _TWO, options={"accumulate_steps": 4}
             ),
+            Contender("tfdist, 8 local steps", "tfdist_fit", _TWO, options={"local_steps": 8}),
             Contender("tfdist without communication", "tfdist_alone", _TWO),
         ),
         units=64,
@@ -163,6 +167,7 @@ COMPARISONS = (
             ),
             _over_tcp("tfdist, bfloat16 wire", wire_dtype="bfloat16"),
             _over_tcp("tfdist, 4 batches an update", accumulate_steps=4),
+            _over_tcp("tfdist, 8 local steps", local_steps=8),
             Contender("tfdist without communication", "tfdist_alone", _TWO),
         ),
         units=64,

@@ -7,11 +7,12 @@ import dataclasses
 import json
 import os
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from tfdist.benchmark.peers.contenders import Comparison, Contender
 from tfdist.benchmark.peers.environments import python_of
@@ -87,43 +88,55 @@ def measure(
             order = comparison.contenders[:: 1 if number % 2 == 0 else -1]
             for each in order:
                 python = pythons[each.environment]
-                seconds = _run(comparison, each, python, length, patience, hosts)
+                work = {
+                    "program": each.program,
+                    "model": comparison.model,
+                    "optimizer": comparison.optimizer,
+                    "warm_up": length.warm_up,
+                    "steps": length.steps,
+                    "options": dict(each.options),
+                }
+                seconds = float(run(each, work, python, patience, hosts)["seconds"])
                 speeds[each.name].append(length.steps / seconds)
                 round_of = f"{comparison.name} {number + 1}/{pairs}"
                 say(f"{round_of}  {each.name}: {length.steps / seconds:.4g} steps/s")
     return speeds
 
 
-def _run(
-    comparison: Comparison,
+def run(
     contender: Contender,
-    python: str,
-    length: Length,
+    work: Mapping[str, object],
+    python: str | None,
     patience: float,
     hosts: Sequence[Host],
-) -> float:
-    """Runs one contender; returns the seconds of the steps on the clock."""
+) -> dict[str, Any]:
+    """Runs the tasks of a contender; returns what the first of them wrote.
+
+    Args:
+        contender: The contender.
+        work: The fields of `work.Work` but for the output.
+        python: The interpreter; None for this process' own.
+        patience: Seconds after which the run is ended.
+        hosts: Where its tasks run, in turn.
+
+    Raises:
+        TfdistError: The run failed or took too long.
+    """
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        work = {
-            "program": contender.program,
-            "model": comparison.model,
-            "optimizer": comparison.optimizer,
-            "warm_up": length.warm_up,
-            "steps": length.steps,
-            "output": str(folder / "seconds.json"),
-            "options": dict(contender.options),
-        }
-        command = [python, "-m", "tfdist.benchmark.peers.work", json.dumps(work)]
+        output = folder / "result.json"
+        told = json.dumps({**work, "output": str(output)})
+        command = [python or sys.executable, "-m", "tfdist.benchmark.peers.work", told]
         if contender.environment in _PROGRAMS:
-            command = [python, str(_HERE / _PROGRAMS[contender.environment]), json.dumps(work)]
+            command[1:3] = [str(_HERE / _PROGRAMS[contender.environment])]
         processes = []
         try:
             for task, environment, cores, host in _tasks(contender, hosts):
                 with (folder / f"{task}.log").open("wb") as log:
                     processes.append(_start([*host.enter, *command], environment, cores, log))
-            _wait(processes, folder / "seconds.json", contender.name, folder, patience)
-            return float(json.loads((folder / "seconds.json").read_text())["seconds"])
+            _wait(processes, output, contender.name, folder, patience)
+            result: dict[str, Any] = json.loads(output.read_text())
+            return result
         finally:
             for process in processes:
                 process.kill()

@@ -318,13 +318,21 @@ def _tfdist_sum(work: Work, name: str) -> float:
     return _timed(work, add_up)
 
 
+def accuracy(work: Work) -> dict[str, list[float]]:
+    """Trains with each option of `tfdist bench accuracy`."""
+    from tfdist.benchmark import accuracy
+
+    return accuracy.train(**work.options)
+
+
 def main(text: str) -> None:
     """Does the work, and writes how long it took where this task is the chief."""
     work = Work(**json.loads(text))
     task = json.loads(os.environ.get("TF_CONFIG") or "{}").get("task", {"type": "chief"})
-    seconds = globals()[work.program](work)
+    result = globals()[work.program](work)
+    name = "seconds" if isinstance(result, float) else work.program
     if task["type"] == "chief" or (task["type"], task["index"]) == ("worker", 0):
-        Path(work.output).write_text(json.dumps({"seconds": seconds}))
+        Path(work.output).write_text(json.dumps({name: result}))
     # Servers of a cluster and their peers need not wait for each other.
     sys.stdout.flush()
     os._exit(0)
