@@ -24,6 +24,7 @@ from tfdist.training.loops.grouping import Grouping, stack, unstack
 from tfdist.training.model.inspection import compiled_optimizer
 from tfdist.training.step.host_totals import HostTotals, pack
 from tfdist.training.step.metrics import add_up, check_gathering
+from tfdist.training.step.packing import read_packed, send_packed
 from tfdist.training.step.replica import PREDICT, TEST, TRAIN, ReplicaOutput
 from tfdist.training.step.select import make_step
 from tfdist.training.step.slicing import Slice
@@ -56,7 +57,9 @@ class ParameterServerLoop(Loop):
         self._gathers = not add_up(model)
         if self._gathers:
             check_gathering(model, strategy)
-        self._step = make_step(model, SingleReplica(), gathers_metrics=self._gathers)
+        self._step = make_step(
+            model, SingleReplica(), gathers_metrics=self._gathers, read=read_packed
+        )
         self._optimize = OptimizerUpdate(
             compiled_optimizer(model), self._step.variables.trainable, strategy
         )
@@ -216,8 +219,11 @@ class ParameterServerLoop(Loop):
 
         with self._step.intercepting():
             output = ReplicaOutput(*self._strategy.run(replica))
-        self._step.assign_changed(TRAIN, output.state)
-        finite = self._optimize(output.gradients, step)
+        self._assign_changed(TRAIN, output.state)
+        gradients = output.gradients
+        if not self._optimize.looks_at_all:
+            gradients = send_packed(gradients, self._step.variables.trainable)
+        finite = self._optimize(gradients, step)
         outputs = self._without_gaps(output.outputs)
         return pack(output.metrics), output.logs, outputs, tf.cast(~finite, step.dtype)
 
@@ -251,15 +257,18 @@ class ParameterServerLoop(Loop):
         piece = _whole(data)
         with self._step.intercepting():
             output = ReplicaOutput(*self._strategy.run(lambda: self._step.test(piece)))
-        self._step.assign_changed(TEST, output.state)
+        self._assign_changed(TEST, output.state)
         return pack(output.metrics), output.logs, self._without_gaps(output.outputs), 0
 
     def _predict_batch(self, data: Any) -> Any:
         piece = _whole(data)
         with self._step.intercepting():
             outputs, state = self._strategy.run(lambda: self._step.predict(piece))
-        self._step.assign_changed(PREDICT, state)
+        self._assign_changed(PREDICT, state)
         return outputs
+
+    def _assign_changed(self, doing: str, state: list[tf.Tensor]) -> None:
+        self._step.assign_changed(doing, send_packed(state, self._step.changed[doing]))
 
     def _without_gaps(self, outputs: Any) -> list[tf.Tensor]:
         """Returns outputs as a list without None, which a worker cannot send."""

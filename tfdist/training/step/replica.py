@@ -15,7 +15,7 @@ import abc
 import contextlib
 import inspect
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import keras
@@ -35,6 +35,7 @@ from tfdist.training.step.capture import ScalarMeans
 from tfdist.training.step.gradients import through_assignments
 from tfdist.training.step.logs import Reported, ReturnedLogs
 from tfdist.training.step.loss_sums import LossSums
+from tfdist.training.step.packing import values_of
 from tfdist.training.step.shared_state import SharedState
 from tfdist.training.step.slicing import Slice
 from tfdist.training.step.state_check import check_state
@@ -78,6 +79,7 @@ class ReplicaStep(abc.ABC):
         gathers_metrics: Whether compiled metrics are left out of the step, because they must see
             the outputs of all replicas together (see `tfdist.training.step.metrics`).
         accumulates: Whether several batches make an update.
+        read: Returns the values of variables.
 
     Attributes:
         changed: The variables that the model itself changes, by purpose (`TRAIN`, `TEST` or
@@ -95,8 +97,10 @@ class ReplicaStep(abc.ABC):
         *,
         gathers_metrics: bool = False,
         accumulates: bool = False,
+        read: Callable[[Sequence[keras.Variable]], list[tf.Tensor]] = values_of,
     ) -> None:
         self.model = model
+        self._read = read
         self.variables = variables
         self.changed: dict[str, list[keras.Variable]] = {TRAIN: [], TEST: [], PREDICT: []}
         self.updated: list[keras.Variable] = []
@@ -150,7 +154,7 @@ class ReplicaStep(abc.ABC):
         """Computes the metrics of this replica's slice; arguments as for `train`."""
         real = real_context()
         self._begin(piece)
-        scope = StepScope(self.variables, real, totals=totals)
+        scope = StepScope(self.variables, real, totals=totals, read=self._read)
         outputs = None
         with self._view(real, piece.count), scope, self._losses.of(piece, training=False):
             if overrides(self.model, "test_step"):
@@ -171,7 +175,7 @@ class ReplicaStep(abc.ABC):
         real = real_context()
         if self._shares:
             self._shared_state.begin()
-        scope = StepScope(self.variables, real)
+        scope = StepScope(self.variables, real, read=self._read)
         with self._view(real, rows_of(piece.data)), scope:
             if overrides(self.model, "predict_step"):
                 outputs = self.model.predict_step(piece.data)
@@ -291,7 +295,7 @@ class KerasStep(ReplicaStep):
     ) -> ReplicaOutput:
         """Computes gradients, statistics and metrics of this replica's slice."""
         real = real_context()
-        values = [tf.convert_to_tensor(v.value) for v in self.variables.trainable]
+        values = self._read(self.variables.trainable)
         self._begin(piece)
         with (
             self._view(real, piece.count),
@@ -299,7 +303,14 @@ class KerasStep(ReplicaStep):
             tf.GradientTape() as tape,
         ):
             tape.watch(values)
-            scope = StepScope(self.variables, real, totals=totals, trainable=values, tape=tape)
+            scope = StepScope(
+                self.variables,
+                real,
+                totals=totals,
+                trainable=values,
+                tape=tape,
+                read=self._read,
+            )
             with scope:
                 loss, outputs = self._forward(piece, scope, training=True)
                 scaled = loss * tf.cast(piece.weight, loss.dtype)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 import keras
+import tensorflow as tf
 
 from tfdist.collectives.transport import Transport
 from tfdist.training.model.inspection import ModelVariables, has_several_optimizers, overrides
 from tfdist.training.step.multi_optimizer import MultiOptimizerStep
 from tfdist.training.step.own_step import OwnStep
+from tfdist.training.step.packing import values_of
 from tfdist.training.step.replica import KerasStep, ReplicaStep
 
 
@@ -19,6 +23,7 @@ def make_step(
     weights_add_up: bool = True,
     accumulates: bool = False,
     updates_within: bool = False,
+    read: Callable[[Sequence[keras.Variable]], list[tf.Tensor]] = values_of,
 ) -> ReplicaStep:
     """Makes the step of a built and compiled model.
 
@@ -29,6 +34,7 @@ def make_step(
         weights_add_up: Whether the slices' weights add up to one over the replicas.
         accumulates: Whether several batches make an update.
         updates_within: Whether the model's own step reads the weights after their update.
+        read: Returns the values of variables.
     """
     variables = ModelVariables.of(model)
     if updates_within or has_several_optimizers(model):
@@ -38,8 +44,14 @@ def make_step(
             transport,
             gathers_metrics=gathers_metrics,
             weights_add_up=weights_add_up,
+            read=read,
         )
     kind = OwnStep if overrides(model, "train_step") else KerasStep
     return kind(
-        model, variables, transport, gathers_metrics=gathers_metrics, accumulates=accumulates
+        model,
+        variables,
+        transport,
+        gathers_metrics=gathers_metrics,
+        accumulates=accumulates,
+        read=read,
     )

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import keras
 import tensorflow as tf
 
 from tfdist.training.model.inspection import ModelVariables, is_seed
+from tfdist.training.step.packing import values_of
 
 # Replicas draw different dropout masks: this odd multiple of the replica's number is added to
 # the seed, so that no two of up to 2**31 replicas share one.
@@ -28,6 +29,7 @@ class StepScope(keras.StatelessScope):
         trainable: The values of the trainable variables, to be used as they are: a tape watches
             them.
         tape: That tape.
+        read: Returns the values of variables.
 
     Attributes:
         replaced: Trainable variables, and the values assigned to them.
@@ -41,13 +43,17 @@ class StepScope(keras.StatelessScope):
         totals: Sequence[tf.Tensor] | None = None,
         trainable: Iterable[Any] | None = None,
         tape: tf.GradientTape | None = None,
+        read: Callable[[Sequence[keras.Variable]], list[tf.Tensor]] = values_of,
     ) -> None:
         self._variables = variables
         self._real = real
         self._trainable: set[int] = set()
         self._tape = tape
         self.replaced: list[tuple[keras.Variable, tf.Tensor]] = []
-        mapping = [(v, _replica_value(v, real)) for v in variables.state]
+        state = zip(variables.state, read(variables.state), strict=True)
+        mapping = [
+            (v, value + _seed_offset(v, real) if is_seed(v) else value) for v, value in state
+        ]
         if totals is None:
             mapping += [(v, tf.zeros(v.shape, v.dtype)) for v in variables.metrics]
         else:
@@ -56,7 +62,7 @@ class StepScope(keras.StatelessScope):
         # Without collecting, the losses that layers add would be dropped.
         super().__init__(state_mapping=mapping, collect_losses=True)
         if trainable is None:
-            trainable = [tf.convert_to_tensor(v.value) for v in variables.trainable]
+            trainable = read(variables.trainable)
         for variable, value in zip(variables.trainable, trainable, strict=True):
             super().add_update((variable, value))
             self._trainable.add(id(variable))
@@ -116,8 +122,3 @@ class StepScope(keras.StatelessScope):
 def _seed_offset(variable: keras.Variable, real: tf.distribute.ReplicaContext) -> tf.Tensor:
     replica = tf.cast(real.replica_id_in_sync_group, variable.dtype)
     return tf.stack([replica * _SEED_STRIDE, tf.zeros_like(replica)])
-
-
-def _replica_value(variable: keras.Variable, real: tf.distribute.ReplicaContext) -> tf.Tensor:
-    value = tf.convert_to_tensor(variable.value)
-    return value + _seed_offset(variable, real) if is_seed(variable) else value

@@ -55,6 +55,13 @@ class OptimizerUpdate:
         """The optimizer's count of its updates."""
         return self._optimizer.iterations
 
+    @property
+    def looks_at_all(self) -> bool:
+        """Whether an update begins by looking at all gradients, and not where each weight is."""
+        clips = ("clipnorm", "global_clipnorm", "clipvalue")
+        limits = [getattr(self._optimizer, name, None) for name in clips]
+        return self.scaler.value() is not None or any(limit is not None for limit in limits)
+
     def __call__(self, gradients: Any, step: tf.Tensor | None = None) -> tf.Tensor:
         """Updates the weights, unless a gradient overflowed; in cross-replica context.
 
