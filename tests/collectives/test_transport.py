@@ -15,13 +15,14 @@ from tfdist.collectives.tensorflow import TensorFlowTransport
 from tfdist.collectives.transport import SingleReplica, Transport
 
 METHODS = ["sum", "sum_small", "sum_gradients", "gather", "broadcast"]
+ALL = [*METHODS, "sum_step"]
 
 
 @pytest.mark.parametrize("kind", [SingleReplica, TensorFlowTransport, RingTransport])
 def test_each_transport_has_every_method_with_the_same_arguments(kind):
     public = [name for name, _ in inspect.getmembers(Transport, inspect.isfunction)]
-    assert sorted(METHODS) == sorted(name for name in public if not name.startswith("_"))
-    for name in METHODS:
+    assert sorted(ALL) == sorted(name for name in public if not name.startswith("_"))
+    for name in ALL:
         wanted = inspect.signature(getattr(Transport, name)).parameters
         assert list(inspect.signature(getattr(kind, name)).parameters) == list(wanted)
 
@@ -45,6 +46,23 @@ def test_gradients_keep_their_kinds():
     gradients = [None, sparse, tf.constant(2.0)]
     result = SingleReplica().sum_gradients(tuple(gradients))
     assert [one is other for one, other in zip(result, gradients, strict=True)] == [True] * 3
+
+
+def test_a_steps_sums_are_those_of_its_parts(devices):
+    values = [tf.constant([1.5, -2.0]), tf.constant(3)]
+    gradients = [None, tf.constant([2.0])]
+    small, large = SingleReplica().sum_step(values, gradients)
+    assert small == values and large == gradients and small is not values
+    strategy = tfdist.mirrored_strategy(devices[:2])
+
+    def both(number):
+        real = tf.cast(number, tf.float32)
+        own, total = TensorFlowTransport(2).sum_step([number, real * [1.5, -2.0]], [None, real * 2])
+        assert total[0] is None
+        return [*own, total[1]]
+
+    for sums in on_replicas(strategy, [1, 10], both):
+        assert [value.numpy().tolist() for value in sums] == [11, [16.5, -22.0], 22.0]
 
 
 def test_a_structure_is_gathered_as_it_is():

@@ -19,14 +19,17 @@ def main(argv: list[str]) -> int:
         return _peers(argv[1:])
     if argv[:1] == ["accuracy"]:
         return _accuracy(argv[1:])
+    if argv[:1] == ["loss"]:
+        return _loss(argv[1:])
     parser = Parser(
         "tfdist bench", "Compare the losses of strategies, or (peers) their speed with others'."
     )
     parser.add_argument(
         "what",
-        choices=("equality", "peers", "accuracy"),
+        choices=("equality", "peers", "accuracy", "loss"),
         help="equality: ResNet50's losses on one device, two replicas and two workers; "
         "accuracy: of ways to send less (see: tfdist bench accuracy --help); "
+        "loss: how soon a lost peer is named (see: tfdist bench loss --help); "
         "peers: images and steps a second beside TensorFlow's, Keras' and PyTorch's own loops "
         "(see: tfdist bench peers --help)",
     )
@@ -87,6 +90,25 @@ def _accuracy(argv: list[str]) -> int:
         pathlib.Path(options.json).write_text(json.dumps(found, indent=1) + "\n")
     print(f"accuracy on the digits held out, {options.seeds} seeds, {options.epochs} epochs")
     print(accuracy.table(found))
+    return 0
+
+
+def _loss(argv: list[str]) -> int:
+    from tfdist.benchmark import loss
+    from tfdist.collectives.transport_names import AUTO, TRANSPORTS
+
+    parser = Parser(
+        "tfdist bench loss",
+        "Kill one of two workers in the midst of training, without a launcher; say how soon the "
+        "other one has ended, and whether it has named its peer.",
+    )
+    parser.add_argument("--times", type=count, default=20, help="kills (20)")
+    parser.add_argument("--transport", choices=TRANSPORTS, default=AUTO, help="transport (auto)")
+    options = parser.parse_args(argv)
+    losses = loss.measure(
+        options.times, options.transport, say=lambda line: print(line, flush=True)
+    )
+    print(loss.summary(losses))
     return 0
 
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import time
 import weakref
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
+from tfdist.collectives.layout import on_cpus
 from tfdist.collectives.process_group import ProcessGroup
 from tfdist.collectives.ring.ring import Ring
 from tfdist.collectives.ring.transport import RingTransport
@@ -17,12 +20,12 @@ from tfdist.collectives.transport import SingleReplica, Transport
 from tfdist.collectives.transport_names import AUTO, RING, TENSORFLOW, TRANSPORTS, VARIABLE
 from tfdist.errors import ConfigError
 from tfdist.runtime.log import LOGGER
-from tfdist.strategy.devices import on_cpus
 from tfdist.validation import one_of
 
 _WHERE = "Trainer(transport)"
 # Bytes a second from which moving them is work for the processor, and not waiting.
 _FAST = 5e8
+_TRIED_BYTES = 4 << 20
 _speeds: weakref.WeakKeyDictionary[Ring, float] = weakref.WeakKeyDictionary()
 
 
@@ -65,16 +68,13 @@ def make_transport(
         if not reason:
             group.ring, reason = ring_of(strategy, group)
         if group.ring is not None:
-            # Who asks for the ring by name gets the wire, as between hosts.
-            if wanted == RING:
-                group.ring.common = None
-                why = "asked for"
-            else:
-                why = f"{workers} workers, a CPU replica each"
-                if wire_type is None and (group.ring.common or group.ring.share_memory()):
-                    why += ", in one host's memory"
-            overlaps = group.ring.common is None and _waiting_is_idle(group.ring)
+            why = "asked for" if wanted == RING else f"{workers} workers, a CPU replica each"
+            # Who asks for the ring or for a wire type by name gets the wire, as between hosts.
+            if wanted == AUTO and wire_type is None and group.ring.share_memory():
+                _say(group, f"{RING} ({why}, in one host's memory)")
+                return RingTransport(group.ring, in_memory=True)
             _say(group, f"{RING} ({why})")
+            overlaps = _waiting_is_idle(group.ring)
             return RingTransport(group.ring, wire_type=wire_type, overlaps=overlaps)
         if wanted == RING:
             raise ConfigError(
@@ -92,8 +92,18 @@ def _waiting_is_idle(ring: Ring) -> bool:
     The sums are the same either way, so workers need not agree.
     """
     if ring not in _speeds:
-        _speeds[ring] = ring.bytes_per_second()
+        _speeds[ring] = _bytes_per_second(ring)
     return _speeds[ring] < _FAST or len(os.sched_getaffinity(0)) > 1
+
+
+def _bytes_per_second(ring: Ring) -> float:
+    """Measures how fast this worker sends and receives in a sum; all workers call it together."""
+    array = np.zeros(_TRIED_BYTES, np.uint8)
+    ring.all_reduce(array)  # The connections' windows grow.
+    began = time.perf_counter()
+    ring.all_reduce(array)
+    sent = 2 * array.nbytes * (ring.size - 1) / ring.size
+    return sent / max(time.perf_counter() - began, 1e-9)
 
 
 def _agree(where: str, wanted: str, group: ProcessGroup) -> None:

@@ -1,9 +1,11 @@
-"""Describes the replicas that a process holds, and its rows of a global batch."""
+"""Describes the replicas that a process holds: their rows of a global batch, their devices."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any
+
+import tensorflow as tf
 
 from tfdist.partition import part
 
@@ -32,3 +34,13 @@ class ReplicaLayout:
     def own_rows(self, rows: Any) -> tuple[Any, Any]:
         """Returns the begin and end of this worker's part of a global batch of `rows` rows."""
         return part(rows, self.replicas, self.first, self.local_replicas)
+
+
+def on_cpus(strategy: tf.distribute.Strategy) -> bool:
+    """Returns whether the replicas of this process are on CPUs.
+
+    Args:
+        strategy: A strategy that was built, not TensorFlow's default one.
+    """
+    names = strategy.extended.worker_devices
+    return all(tf.DeviceSpec.from_string(name).device_type == "CPU" for name in names)

@@ -92,13 +92,3 @@ def grow_gpu_memory() -> None:
             tf.config.experimental.set_memory_growth(gpu, True)
         except (RuntimeError, ValueError):
             return  # The runtime has started: as it was set then.
-
-
-def on_cpus(strategy: tf.distribute.Strategy) -> bool:
-    """Returns whether the replicas of this process are on CPUs.
-
-    Args:
-        strategy: A strategy that was built, not TensorFlow's default one.
-    """
-    names = strategy.extended.worker_devices
-    return all(tf.DeviceSpec.from_string(name).device_type == "CPU" for name in names)

@@ -125,6 +125,38 @@ def evaluate(
     return logs
 
 
+def predict(
+    model: keras.Model,
+    feed: AnyFeed,
+    epoch: Epoch,
+    loop: Loop,
+    every: keras.callbacks.CallbackList,
+    *,
+    exchange: Callable[[int], list[int]],
+    most: int,
+) -> Any:
+    """Predicts an epoch's elements, at most `most` of them per call; returns all outputs.
+
+    Args:
+        model: The model.
+        feed: The data.
+        epoch: Its elements.
+        loop: The loop for them.
+        every: The callbacks.
+        exchange: Exchanges an integer with all workers; returns all values.
+        most: The largest number of elements per call.
+
+    Raises:
+        ConfigError: There is no element.
+    """
+    stopped = stopped_together(model, "stop_predicting", exchange, every.callbacks)
+    every.on_predict_begin()
+    outputs = predict_epoch(epoch, loop, every, most=most, stopped=stopped)
+    feed.end_epoch()
+    every.on_predict_end()
+    return outputs
+
+
 def predict_epoch(
     epoch: Epoch,
     loop: Loop,

@@ -15,6 +15,7 @@ from tfdist.errors import ConfigError
 from tfdist.training.calls import Calls, read_batches
 from tfdist.training.checkpoint.manager import Checkpoints
 from tfdist.training.loops.select import LoopOptions
+from tfdist.training.model.support import check_accumulation, check_local_steps
 from tfdist.training.update.local import LocalSteps
 from tfdist.validation import number, one_of, quote, reject, whole_number
 
@@ -93,6 +94,15 @@ class TrainerOptions:
                 f"Trainer(local_steps): {self.local_steps} is given, with wire_dtype="
                 f"{quote(self.wire_dtype)}, but weights are averaged exactly; leave wire_dtype out"
             )
+
+    def check(self, model: keras.Model) -> None:
+        """Checks that they can be used with a model and its strategy.
+
+        Raises:
+            ConfigError: One cannot.
+        """
+        check_accumulation(model, self.accumulate_steps)
+        check_local_steps(model, self.local_steps)
 
     def of_loops(self, fed_path: str) -> LoopOptions:
         """Returns the options for steps.

@@ -19,18 +19,18 @@ from tfdist.training.agreement.together import Agreement, agreeing
 from tfdist.training.callbacks import callback_list, history_of
 from tfdist.training.checkpoint.manager import Saved
 from tfdist.training.checkpoint.position import Position
-from tfdist.training.epoch_runner import evaluate, predict_epoch, train_epoch
+from tfdist.training.epoch_runner import evaluate, predict, train_epoch
 from tfdist.training.feeds import Feeds, validation_is_due
 from tfdist.training.input.feed import AnyFeed
 from tfdist.training.loops.base import Loop
 from tfdist.training.loops.select import Loops
 from tfdist.training.model.alone import check_not_alone
-from tfdist.training.model.support import check, check_accumulation, check_local_steps
+from tfdist.training.model.support import check
 from tfdist.training.options import TrainerOptions
 from tfdist.training.plain_errors import plain_errors
 from tfdist.training.session import Follower, OnlyBeats, Session, give_back_memories, resume
-from tfdist.training.step.metrics import in_order
-from tfdist.training.stop_training import StopTraining, stopped_together
+from tfdist.training.step.metrics import as_keras_lists
+from tfdist.training.stop_training import StopTraining
 
 
 class Trainer:
@@ -50,23 +50,20 @@ class Trainer:
         keep_checkpoints: The number of checkpoints to keep.
         accumulate_steps: Batches whose gradients are accumulated for one update of the weights;
             the update is that of one batch as large as all of them.
-        local_steps: Steps that each replica makes on its own between averages of weights and
-            optimizer (local SGD): less is sent, and the numbers are not those of one device. For
-            workers with one replica each.
-        outer_learning_rate: With `local_steps`, the part of the way to the average that is made.
-        outer_momentum: With `local_steps`, Nesterov momentum of that way; 0.9 with a rate of 0.7 is
-            DiLoCo.
+        local_steps: Steps that each worker makes on its own between averages of weights and
+            optimizer (local SGD): less is sent, and the numbers are not those of one device.
+        outer_learning_rate: The part of the way to such an average that is made.
+        outer_momentum: Nesterov momentum of that way; 0.9 with a rate of 0.7 is DiLoCo.
         steps_per_call: Steps in one call of TensorFlow; "auto" takes the `steps_per_execution`
             of `compile`. Callbacks are called between calls.
         wire_dtype: The type to send gradients in: "float32", "bfloat16" or "float16" (half the
             bytes, rounded; CPUs convert bfloat16 faster); "auto" is float32, which is exact.
         bytes_per_pack: Bytes that TensorFlow sends at once; "auto" leaves it to the strategy.
         transport: The transport between workers: "ring" (TCP between CPU replicas), or
-            "tensorflow"; "auto" is the value of TFDIST_TRANSPORT, else "ring" where possible,
-            through common memory if all workers are on one host.
-        compile_update: Whether the optimizer's update is compiled (XLA; a kernel for SGD), which is
-            faster for large models and may differ from Keras' in the last bit; "auto" does so with
-            several replicas, for a million weights or more.
+            "tensorflow"; "auto" is the value of TFDIST_TRANSPORT, else "ring" where possible, in
+            memory if all workers are on one host.
+        compile_update: Whether XLA compiles the optimizer's update, which may then differ from
+            Keras' in the last bit; "auto" does so with several workers and a million weights.
 
     Raises:
         ConfigError: An argument is out of range, or the model was made under another strategy.
@@ -113,8 +110,7 @@ class Trainer:
             outer_learning_rate=outer_learning_rate,
             outer_momentum=outer_momentum,
         )
-        check_accumulation(model, accumulate_steps)
-        check_local_steps(model, local_steps)
+        self._options.check(model)
         excepthook.install()
         self._group = ProcessGroup(
             self.strategy, is_synchronous=kind_of(self.strategy).is_synchronous
@@ -334,12 +330,7 @@ class Trainer:
         self._loops.loop(feed)
         every = self._callback_list(callbacks, verbose, epochs=1, steps=steps)
         logs = self._evaluate(feed, every, OnlyBeats(self._heart))
-        if return_dict:
-            return logs
-        if self._keras_steps:
-            return self.model._flatten_metrics_in_order(logs)
-        values = in_order(self.model, logs)
-        return values[0] if len(values) == 1 else values
+        return logs if return_dict else as_keras_lists(self.model, logs, alone=self._keras_steps)
 
     @plain_errors
     def predict(
@@ -366,21 +357,11 @@ class Trainer:
         """
         feed = self._feeds.feed(x, None, None, batch_size=batch_size, steps=steps)
         loop = self._loops.loop(feed, training=False)
-        epoch = feed.epoch(0, self._group.exchange)
-        every = self._callback_list(callbacks, verbose, epochs=1, steps=epoch.steps)
         exchange = self._group.exchange
-        stopped = stopped_together(self.model, "stop_predicting", exchange, every.callbacks)
-        every.on_predict_begin()
-        outputs = predict_epoch(
-            epoch,
-            loop,
-            every,
-            most=self.model.steps_per_execution if self._keras_steps else 1,
-            stopped=stopped,
-        )
-        feed.end_epoch()
-        every.on_predict_end()
-        return outputs
+        epoch = feed.epoch(0, exchange)
+        every = self._callback_list(callbacks, verbose, epochs=1, steps=epoch.steps)
+        most = self.model.steps_per_execution if self._keras_steps else 1
+        return predict(self.model, feed, epoch, loop, every, exchange=exchange, most=most)
 
     def _start(
         self, saved: Saved | None, feed: AnyFeed, loop: Loop, initial_epoch: int, seed: int
@@ -392,8 +373,8 @@ class Trainer:
             self._feeds.global_batch(feed, needed=self._checkpoints is not None),
         )
         if saved is not None and self._checkpoints is not None:
-            announces = self._group.is_chief
-            start = resume(start, saved, self._checkpoints, feed, loop, announces=announces)
+            chief = self._group.is_chief
+            start = resume(start, saved, self._checkpoints, feed, loop, announces=chief)
         self._position = start
         return start
 

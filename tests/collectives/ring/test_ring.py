@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tfdist.collectives.ring import common
+from tfdist.collectives.ring import memory
 from tfdist.collectives.ring import ring as ring_module
 from tfdist.collectives.ring.verdict import RingError
 
@@ -77,7 +77,7 @@ def test_a_sum_in_common_memory_has_the_same_bits(rings_of_a_host, count, size, 
 
     def add_up(ring):
         total = in_common(ring, arrays[ring.rank])
-        ring.all_reduce(total)
+        ring.all_reduce(total, in_memory=True)
         return total
 
     assert all(total.tobytes() == want.tobytes() for total in workers.each(add_up))
@@ -94,12 +94,12 @@ def test_large_sums_go_through_common_memory(rings_of_a_host, monkeypatch):
     workers = rings_of_a_host[3]
     arrays = numbers(100_000, "float32", 3, 1)
     sums = workers.each(lambda ring: in_common(ring, arrays[ring.rank]))
-    workers.each(lambda ring: ring.all_reduce(sums[ring.rank]))
+    workers.each(lambda ring: ring.all_reduce(sums[ring.rank], in_memory=True))
     assert sorted(used) == [0, 1, 2]
     # Where one worker's array is not in it, all send theirs.
     sums[1] = arrays[1].copy()
     sums[0][:], sums[2][:] = arrays[0], arrays[2]
-    workers.each(lambda ring: ring.all_reduce(sums[ring.rank]))
+    workers.each(lambda ring: ring.all_reduce(sums[ring.rank], in_memory=True))
     assert len(used) == 3
     assert all(total.tobytes() == sums[0].tobytes() for total in sums)
 
@@ -108,9 +108,11 @@ def test_memory_that_a_worker_frees_is_not_kept_by_others(rings_of_a_host):
     workers = rings_of_a_host[2]
     for seed in range(40):
         arrays = numbers(50_000, "float32", 2, seed)
-        workers.each(
-            lambda ring, arrays=arrays: ring.all_reduce(in_common(ring, arrays[ring.rank]))
-        )
+
+        def add_up(ring, arrays=arrays):
+            ring.all_reduce(in_common(ring, arrays[ring.rank]), in_memory=True)
+
+        workers.each(add_up)
     for ring in workers.rings:
         assert not ring.common._pieces
         assert len(ring.common._mapped[1 - ring.rank]) == 1
@@ -118,8 +120,8 @@ def test_memory_that_a_worker_frees_is_not_kept_by_others(rings_of_a_host):
 
 def test_workers_of_two_hosts_have_nothing_in_common(workers, monkeypatch):
     # The same number is another process there.
-    monkeypatch.setattr(common.CommonMemory, "place", lambda self, array: elsewhere)
-    elsewhere = common._PLACE.pack(os.getpid(), 1, 2, 1, 32, 0)
+    monkeypatch.setattr(memory.CommonMemory, "place", lambda self, array: elsewhere)
+    elsewhere = memory._PLACE.pack(os.getpid(), 1, 2, 1, 32, 0)
     made = workers(2)
     assert made.each(lambda ring: ring.share_memory()) == [False, False]
     assert [ring.common for ring in made.rings] == [None, None]

@@ -5,13 +5,17 @@ A ring of one worker moves nothing; memory, types and shapes are as with more.
 
 from __future__ import annotations
 
+import time
+
 import numpy as np
 import pytest
 import tensorflow as tf
 
+from tfdist.collectives.ring import transport as transport_module
 from tfdist.collectives.ring.buffers import Buffers
 from tfdist.collectives.ring.ring import Ring
 from tfdist.collectives.ring.transport import RingTransport
+from tfdist.collectives.ring.verdict import RingError
 from tfdist.errors import ConfigError
 
 LARGE = (300, 400)  # Of float32: beyond what is simply made anew.
@@ -29,9 +33,10 @@ def called(request):
     return call
 
 
-@pytest.fixture
-def transport():
-    return RingTransport(Ring(0, 1, None))
+@pytest.fixture(params=["in turn", "overlapping"])
+def transport(request, monkeypatch):
+    monkeypatch.setattr(transport_module, "BUCKET_BYTES", 100)
+    return RingTransport(Ring(0, 1, None), overlaps=request.param == "overlapping")
 
 
 def test_types_shapes_and_values_are_kept(transport, called):
@@ -166,3 +171,45 @@ def test_steps_use_the_same_memory(transport):
         step(tf.ones(LARGE))
     (kept,) = transport._buffers._kept.values()
     assert len(kept) == 1
+
+
+def test_overlapped_sums_begin_before_the_last_gradient_is_there(monkeypatch):
+    """The last weights' gradients are summed while those of the first are still computed."""
+    monkeypatch.setattr(transport_module, "BUCKET_BYTES", 100)
+    transport = RingTransport(Ring(0, 1, None), overlaps=True)
+    events = []
+    real = transport._begin
+
+    def begin(arrays, wire):
+        events.append([float(array.reshape(-1)[0]) for array in arrays])
+        return real(arrays, wire)
+
+    monkeypatch.setattr(transport, "_begin", begin)
+
+    def late(value):
+        # The first gradient waits for the sums of the second to begin.
+        while not events:
+            time.sleep(0.01)
+        return value
+
+    @tf.function(autograph=False)
+    def step(x):
+        first = tf.numpy_function(late, [x], tf.float32, stateful=False)
+        first.set_shape([100])
+        return transport.sum_step([tf.constant(3.0)], [first, x * 2.0])
+
+    small, (first, second) = step(tf.ones([100]))
+    assert events == [[2.0], [1.0], [3.0]]
+    assert float(small[0]) == 3.0 and float(first[0]) == 1.0 and float(second[0]) == 2.0
+
+
+def test_a_failure_of_an_overlapped_sum_reaches_the_step(monkeypatch):
+    ring = Ring(0, 1, None)
+    transport = RingTransport(ring, overlaps=True)
+
+    def lost(*_, **__):
+        raise RingError("worker/1 was lost")
+
+    monkeypatch.setattr(ring, "all_reduce", lost)
+    with pytest.raises(tf.errors.OpError, match="worker/1 was lost"):
+        tf.function(lambda x: transport.sum_gradients([x]), autograph=False)(tf.ones([3]))

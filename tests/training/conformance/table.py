@@ -41,8 +41,9 @@ In each field: **tfdist**, then plain Keras `fit` in the same place.
 
 Plain Keras fails to start under MirroredStrategy where a first batch (of `fit` or of `evaluate`)
 cannot be halved; the batches of `fit` here can. Features of the Trainer alone (functions of
-InputContext, `accumulate_steps`, `steps_per_call`) are measured in plain Keras with its nearest
-equal: the whole dataset, `gradient_accumulation_steps`, one step a call.
+InputContext, `accumulate_steps`, `compile_update`, `steps_per_call`) are measured in plain Keras
+with its nearest equal: the whole dataset, `gradient_accumulation_steps`, its own update, one step a
+call.
 
 On one device TensorFlow's rewriting of arithmetic is off, here and in plain Keras: it does not add
 in the same order each time that a graph is built, and plain Keras differs from itself in the last

@@ -30,8 +30,8 @@ def answer(grouping, clock, seconds):
 def of_short_batches(clock):
     """Has seen batches of a millisecond."""
     grouping = Grouping(clock=clock)
-    for _ in range(6):
-        answer(grouping, clock, 0.001 * grouping.size)
+    for _ in range(8):
+        answer(grouping, clock, 0.002 * grouping.size)
     return grouping
 
 
@@ -40,9 +40,9 @@ def test_short_batches_come_to_be_sent_many_at_a_time_and_long_ones_never():
     short = Grouping(clock=clock)
     sizes = []
     for _ in range(8):
-        answer(short, clock, 0.001 * short.size)
+        answer(short, clock, 0.002 * short.size)
         sizes.append(short.size)
-    assert sizes == [1, 2, 4, 8, 16, 16, 16, 16]
+    assert sizes == [1, 1, 2, 4, 8, 16, 16, 16]
     long = Grouping(clock=clock)
     for _ in range(8):
         answer(long, clock, 0.3)
@@ -52,8 +52,27 @@ def test_short_batches_come_to_be_sent_many_at_a_time_and_long_ones_never():
 def test_a_slower_batch_makes_the_next_messages_smaller():
     clock = Clock()
     grouping = of_short_batches(clock)
-    answer(grouping, clock, 0.005 * grouping.size)
+    for _ in range(5):
+        answer(grouping, clock, 0.01 * grouping.size)
     assert grouping.size == 4
+
+
+def test_answers_at_one_instant_are_not_those_of_short_batches():
+    """Two workers that take 0.3 s each may answer together."""
+    clock = Clock()
+    grouping = Grouping(workers=2, clock=clock)
+    for _ in range(20):
+        answer(grouping, clock, 0.3)
+        answer(grouping, clock, 0.0001)
+        assert grouping.size == 1
+
+
+def test_several_workers_answer_as_many_times_as_often():
+    clock = Clock()
+    grouping = Grouping(workers=4, clock=clock)
+    for _ in range(40):
+        answer(grouping, clock, 0.005 * grouping.size / 4)
+    assert grouping.size == 8
 
 
 def test_a_pause_says_nothing_about_batches():
@@ -69,8 +88,8 @@ def test_a_message_is_ready_when_it_has_its_size():
     grouping = Grouping(clock=clock)
     assert grouping.add(batch(0))
     assert len(grouping.take()) == 1
-    for _ in range(3):
-        answer(grouping, clock, 0.001 * grouping.size)
+    for _ in range(4):
+        answer(grouping, clock, 0.002 * grouping.size)
     assert [grouping.add(batch(i)) for i in range(4)] == [False, False, False, True]
     assert [int(each[2][0]) for each in grouping.take()] == [0, 1, 2, 3]
     assert grouping.take() == []

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -25,6 +25,8 @@ from tfdist.runtime.threads import thread_variables
 # Roles that do no work of their own share the first core.
 _LIGHT = ("chief", "ps")
 _HERE = Path(__file__).parent
+# What the first task writes its result to.
+OUTPUT = "result.json"
 # The programs of peers whose environments cannot import tfdist.
 _PROGRAMS = {"torch": "torch_ddp.py", "horovod": "horovod_tape.py"}
 
@@ -122,23 +124,42 @@ def run(
     Raises:
         TfdistError: The run failed or took too long.
     """
+    with started(contender, work, python, hosts) as (processes, folder):
+        output = folder / OUTPUT
+        _wait(list(processes.values()), output, contender.name, folder, patience)
+        result: dict[str, Any] = json.loads(output.read_text())
+        return result
+
+
+@contextlib.contextmanager
+def started(
+    contender: Contender, work: Mapping[str, object], python: str | None, hosts: Sequence[Host]
+) -> Iterator[tuple[dict[str, subprocess.Popen[bytes]], Path]]:
+    """Starts the tasks of a contender, and ends those that are left when the block ends.
+
+    Args:
+        contender: The contender.
+        work: The fields of `work.Work` but for the output, which is `OUTPUT` in the folder.
+        python: The interpreter; None for this process' own.
+        hosts: Where its tasks run, in turn.
+
+    Returns:
+        The processes by task (`worker-0`), and a folder with their logs (`worker-0.log`).
+    """
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        output = folder / "result.json"
-        told = json.dumps({**work, "output": str(output)})
+        told = json.dumps({**work, "output": str(folder / OUTPUT)})
         command = [python or sys.executable, "-m", "tfdist.benchmark.peers.work", told]
         if contender.environment in _PROGRAMS:
             command[1:3] = [str(_HERE / _PROGRAMS[contender.environment])]
-        processes = []
+        processes: dict[str, subprocess.Popen[bytes]] = {}
         try:
             for task, environment, cores, host in _tasks(contender, hosts):
                 with (folder / f"{task}.log").open("wb") as log:
-                    processes.append(_start([*host.enter, *command], environment, cores, log))
-            _wait(processes, output, contender.name, folder, patience)
-            result: dict[str, Any] = json.loads(output.read_text())
-            return result
+                    processes[task] = _start([*host.enter, *command], environment, cores, log)
+            yield processes, folder
         finally:
-            for process in processes:
+            for process in processes.values():
                 process.kill()
                 process.wait()
 

@@ -115,6 +115,29 @@ class Call:
         """Receives the incoming parts while sending; see `Stream.run`."""
         self._stream.run(self._outgoing, iter(incoming), finish=finish)
 
+    def exchange(self, token: bytes, rank: int, size: int) -> list[bytes]:
+        """Sends a few bytes to all workers; returns theirs, by rank.
+
+        Args:
+            token: The bytes, as many on every worker.
+            rank: This worker.
+            size: The number of workers.
+        """
+        first = bool(self._outgoing) and self._outgoing[0] is self._header
+        tokens = {rank: token}
+        self.send(memoryview(token))
+        start = HEADER.size if first else 0
+        for hop in range(1, size):
+            message = memoryview(bytearray(start + len(token)))
+            self.run([(message, None)], finish=False)
+            if first:
+                self.check(message)
+            if hop < size - 1:
+                self.send(message)
+            tokens[(rank - hop) % size] = bytes(message[start:])
+        self.run([])
+        return [tokens[each] for each in range(size)]
+
     def read_header(self, *, any_count: bool = False) -> tuple[int, memoryview]:
         """Receives a header; returns the number of elements that follow it, and the header."""
         header = memoryview(bytearray(HEADER.size))

@@ -16,7 +16,6 @@ and copies theirs.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 from typing import Any
@@ -25,8 +24,8 @@ import ml_dtypes
 import numpy as np
 
 from tfdist.collectives.ring.calls import BROADCAST, GATHER, HEADER, SCATTER, SUM, Call, Calls
-from tfdist.collectives.ring.common import NOWHERE, CommonMemory
 from tfdist.collectives.ring.connections import Connections
+from tfdist.collectives.ring.memory import NOWHERE, CommonMemory
 from tfdist.collectives.ring.stream import Part, Stream
 from tfdist.collectives.ring.verdict import LEFT, LOST, Verdict
 from tfdist.collectives.ring.watch import Interrupts, Neighbour, Watch
@@ -54,7 +53,8 @@ class Ring:
     All workers make the same calls in the same order. Calls of several threads wait for each other.
 
     Attributes:
-        common: The memory that all workers have in common; None if they do not.
+        common: The memory that all workers have in common; None if they have none, or before
+            `share_memory`.
 
     Args:
         rank: This worker, from 0.
@@ -79,6 +79,7 @@ class Ring:
     ) -> None:
         self.rank, self.size = rank, size
         self.common: CommonMemory | None = None
+        self._looked_for_common = False
         names = list(names) or [f"worker/{i}" for i in range(size)]
         self._scratch = np.empty(CHUNK_BYTES, np.uint8)
         self._travelling = np.empty(0, np.uint8)  # The values on the wire, if of another type.
@@ -106,7 +107,9 @@ class Ring:
         each = -(-count // (self.size * step)) * step
         return slice(min(count, rank * each), min(count, (rank + 1) * each))
 
-    def all_reduce(self, array: np.ndarray, wire_type: Any = None) -> None:
+    def all_reduce(
+        self, array: np.ndarray, wire_type: Any = None, *, in_memory: bool = False
+    ) -> None:
         """Sums arrays of all workers in place; the sums have the same bits on all of them.
 
         Args:
@@ -114,6 +117,8 @@ class Ring:
             wire_type: float16 or bfloat16, to send float32 in. Each worker adds in float32
                 and rounds what it passes on; the owner's sum is rounded once more, and that is
                 what all keep.
+            in_memory: Whether to sum in common memory, if all workers' arrays are there. The same
+                on all workers.
 
         Raises:
             RingError: A worker was lost, or makes another call. The array is undefined then.
@@ -126,9 +131,9 @@ class Ring:
             self._reduce_small(flat, wire)
             return
         with self._calls.begin(SUM, flat, wire) as call:
-            greeted = self.common is not None and wire is None
+            greeted = in_memory and wire is None and self.common is not None
             if self.common is not None and greeted:
-                places = self._tell(call, self.common.place(flat), first=True)
+                places = call.exchange(self.common.place(flat), self.rank, self.size)
                 if NOWHERE not in places:
                     self._sum_in_common(flat, places, call)
                     return
@@ -136,28 +141,17 @@ class Ring:
             summing = self._summing(flat, wire, call, greeted=greeted)
             call.run(chain(summing, self._spreading(flat, wire, call)))
 
-    def bytes_per_second(self, size: int = 4 << 20) -> float:
-        """Measures how fast this worker sends and receives in a sum of `size` bytes.
-
-        All workers must call it at the same point.
-        """
-        array = np.zeros(size, np.uint8)
-        self.all_reduce(array)  # The connections' windows grow.
-        began = time.perf_counter()
-        self.all_reduce(array)
-        sent = 2 * size * (self.size - 1) / self.size
-        return sent / max(time.perf_counter() - began, 1e-9)
-
     def share_memory(self) -> bool:
-        """Lets sums go through memory that the workers have in common, where they can map it.
+        """Finds out, at the first call, whether the workers can have memory in common.
 
-        Returns:
-            Whether they can: the same on all workers.
+        All workers must call it at the same point; they get the same answer.
         """
-        common = CommonMemory()
-        reaches = self.size > 1 and common.reaches_all(self.all_gather)
-        self.common = common if reaches else None
-        return reaches
+        if not self._looked_for_common:
+            self._looked_for_common = True
+            common = CommonMemory()
+            if self.size > 1 and common.reaches_all(self.all_gather):
+                self.common = common
+        return self.common is not None
 
     def reduce_scatter(self, array: np.ndarray) -> np.ndarray:
         """Sums arrays of all workers; each gets its segment.
@@ -276,35 +270,13 @@ class Ring:
                 room = self._scratch.view(flat.dtype)[: len(partial)]
                 partial = np.add(other[at], partial, out=room)
             np.add(flat[at], partial, out=flat[at])
-        self._tell(call, _DONE)
+        call.exchange(_DONE, self.rank, self.size)
         for hop in range(1, self.size):
             rank = (self.rank - hop) % self.size
             at = self.segment(flat.size, flat.itemsize, rank)
             np.copyto(flat[at], arrays[rank][at])
         # Nobody writes to its memory again before all have read it.
-        self._tell(call, _DONE)
-
-    def _tell(self, call: Call, token: bytes, *, first: bool = False) -> list[bytes]:
-        """Sends a few bytes to all workers; returns theirs, by rank.
-
-        Args:
-            call: The collective.
-            token: The bytes, as many on every worker.
-            first: Whether they are the first that the collective sends.
-        """
-        tokens = {self.rank: token}
-        call.send(memoryview(token))
-        start = HEADER.size if first else 0
-        for hop in range(1, self.size):
-            message = memoryview(bytearray(start + len(token)))
-            call.run([(message, None)], finish=False)
-            if first:
-                call.check(message)
-            if hop < self.size - 1:
-                call.send(message)
-            tokens[(self.rank - hop) % self.size] = bytes(message[start:])
-        call.run([])
-        return [tokens[rank] for rank in range(self.size)]
+        call.exchange(_DONE, self.rank, self.size)
 
     def _summing(
         self, flat: np.ndarray, wire: Any, call: Call, *, greeted: bool = False

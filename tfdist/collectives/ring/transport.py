@@ -36,18 +36,26 @@ class RingTransport:
     Args:
         ring: This worker's place among them.
         wire_type: The type in which float32 gradients are sent; None for float32.
+        in_memory: Whether sums are made in memory that the workers have in common.
         overlaps: Whether gradients are sent while the backward pass goes on.
     """
 
     def __init__(
-        self, ring: Ring, *, wire_type: tf.DType | None = None, overlaps: bool = False
+        self,
+        ring: Ring,
+        *,
+        wire_type: tf.DType | None = None,
+        in_memory: bool = False,
+        overlaps: bool = False,
     ) -> None:
         self.replicas = ring.size
         self._ring = ring
         self._wire = None if wire_type is None else np.dtype(wire_type.as_numpy_dtype)
-        self._buffers = Buffers(None if ring.common is None else ring.common.allocate)
+        self._in_memory = in_memory
+        common = ring.common if in_memory else None
+        self._buffers = Buffers(None if common is None else common.allocate)
         self._layouts: dict[Any, _Layout] = {}
-        self._background = Background() if overlaps and ring.common is None else None
+        self._background = Background() if overlaps else None
         self._pending: dict[int, tuple[Future[Any], _Arrays]] = {}
         self._tickets = itertools.count(1)
         self._latest: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
@@ -128,7 +136,7 @@ class RingTransport:
         for place in reversed(range(len(tensors))):
             size = (tensors[place].shape.num_elements() or 0) * tensors[place].dtype.size
             # In common memory nothing is sent, so there is nothing to divide.
-            if not buckets or (room < size and self._ring.common is None):
+            if not buckets or (room < size and not self._in_memory):
                 buckets.append([])
                 room = BUCKET_BYTES
             buckets[-1].append(place)
@@ -221,7 +229,8 @@ class RingTransport:
         def reduce() -> None:
             for dtype, start, stop in layout.runs:
                 run = memory[start:stop].view(dtype)
-                self._ring.all_reduce(run, wire if dtype == np.float32 else None)
+                run_wire = wire if dtype == np.float32 else None
+                self._ring.all_reduce(run, run_wire, in_memory=self._in_memory)
 
         return views, reduce
 

@@ -7,6 +7,7 @@ a small model's step. Several batches in one message share that cost.
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -14,8 +15,11 @@ import tensorflow as tf
 
 # A worker has this much to do with a message, where batches are short; a worker that is lost
 # leaves at most that much to be done again.
-_SECONDS = 0.02
+_SECONDS = 0.04
 _MOST = 16
+# Answers of a worker from which the time of a batch is told. Answers of several workers come in
+# turn, or at one instant: the time between two of them says nothing.
+_FEWEST, _WINDOW = 2, 4
 
 
 class Grouping:
@@ -23,18 +27,27 @@ class Grouping:
 
     Args:
         most: The largest number of batches in a message.
+        workers: How many workers answer.
         clock: Returns the time in seconds.
 
     Attributes:
         size: How many batches make a message now.
     """
 
-    def __init__(self, most: int = _MOST, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        most: int = _MOST,
+        *,
+        workers: int = 1,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.size = 1
         self._most = most
+        self._workers = max(1, workers)
         self._clock = clock
         self._waiting: list[Any] = []
-        self._answered_at: float | None = None
+        # When each of the latest answers came, and for how many batches it was.
+        self._answers: deque[tuple[float, int]] = deque(maxlen=_WINDOW * self._workers + 1)
 
     def takes(self, batch: Any) -> bool:
         """Returns whether a batch can be in one message with those that wait."""
@@ -54,20 +67,22 @@ class Grouping:
         return taken
 
     def answered(self, batches: int) -> None:
-        """Chooses the size anew, by the time since the last answer.
+        """Chooses the size anew, by the time that the latest batches took a worker.
 
         Args:
             batches: The number of batches that the answer is for.
         """
-        now, before = self._clock(), self._answered_at
-        self._answered_at = now
-        if before is not None:
-            fit = round(_SECONDS * batches / max(now - before, 1e-9))
-            self.size = max(1, min(fit, 2 * self.size, self._most))
+        self._answers.append((self._clock(), batches))
+        if len(self._answers) <= _FEWEST * self._workers:
+            return
+        (first, _), *rest = self._answers
+        seconds = (rest[-1][0] - first) * self._workers / sum(count for _, count in rest)
+        fit = round(_SECONDS / max(seconds, 1e-9))
+        self.size = max(1, min(fit, 2 * self.size, self._most))
 
     def pause(self) -> None:
         """Begins a time in which no batch is handed out, which says nothing about batches."""
-        self._answered_at = None
+        self._answers.clear()
 
 
 def _form(batch: Any) -> Any:

@@ -67,10 +67,11 @@ class ParameterServerLoop(Loop):
         self.totals = HostTotals(model)
         self._logs: dict[bool, dict[str, float]] = {True: {}, False: {}}
         self._training = True
-        self._most_under_way = _PER_WORKER * _count_workers()
+        workers = _count_workers()
+        self._most_under_way = _PER_WORKER * workers
         self._under_way: collections.deque[Any] = collections.deque()
         # Where metrics need the outputs of a batch, these come back by themselves.
-        self._grouping = Grouping(most=1) if self._gathers else Grouping()
+        self._grouping = Grouping(most=1) if self._gathers else Grouping(workers=workers)
         self._iterations = self._optimize.iterations
         self._count = self._written = int(self._iterations.numpy())
         compiled = tf.function(reduce_retracing=True, autograph=False)

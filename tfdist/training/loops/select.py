@@ -10,13 +10,13 @@ import keras
 import tensorflow as tf
 
 from tfdist.collectives.choose import make_transport
+from tfdist.collectives.layout import on_cpus
 from tfdist.collectives.process_group import ProcessGroup
 from tfdist.collectives.transport import Transport
 from tfdist.collectives.wire_types import WIRE_TYPES
 from tfdist.collectives.worker_flags import WorkerFlags
 from tfdist.errors import ConfigError
 from tfdist.runtime import shutdown
-from tfdist.strategy.devices import on_cpus
 from tfdist.strategy.kinds import kind_of
 from tfdist.training.input.feed import AnyFeed, Feed
 from tfdist.training.loops.base import Loop
