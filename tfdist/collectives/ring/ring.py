@@ -23,7 +23,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from tfdist.collectives.ring.calls import BROADCAST, GATHER, HEADER, SCATTER, SUM, Call, Calls
+from tfdist.collectives.ring.calls import BROADCAST, GATHER, SCATTER, SUM, Call, Calls
 from tfdist.collectives.ring.connections import Connections
 from tfdist.collectives.ring.memory import NOWHERE, CommonMemory
 from tfdist.collectives.ring.stream import Part, Stream
@@ -238,17 +238,7 @@ class Ring:
         """Sums small arrays: every worker receives all of them and adds them up itself."""
         with self._calls.begin(SUM, flat, wire) as call:
             own = flat if wire is None else flat.astype(wire)
-            size = HEADER.size + own.nbytes
-            parts = {self.rank: _bytes(own)}
-            call.send(parts[self.rank])
-            for hop in range(1, self.size):
-                message = memoryview(bytearray(size))
-                call.run([(message, None)], finish=False)
-                call.check(message)
-                if hop < self.size - 1:
-                    call.send(message)
-                parts[(self.rank - hop) % self.size] = message[HEADER.size :]
-            call.run([])
+            parts = call.exchange(own.tobytes(), self.rank, self.size)
             total = np.frombuffer(parts[0], own.dtype).astype(flat.dtype)
             for rank in range(1, self.size):
                 np.add(total, np.frombuffer(parts[rank], own.dtype), out=total)
