@@ -21,6 +21,13 @@ def divide(gradient: Any, by: tf.Tensor) -> Any:
     return _on_values(lambda values: values / tf.cast(by, values.dtype), gradient)
 
 
+def divide_if_any(gradient: Any, by: tf.Tensor) -> Any:
+    """Divides a gradient by a scalar; zeros where that is zero."""
+    return _on_values(
+        lambda values: tf.math.divide_no_nan(values, tf.cast(by, values.dtype)), gradient
+    )
+
+
 def is_constant(tensor: tf.Tensor) -> bool:
     """Returns whether a tensor is computed from constants alone: the same on all replicas.
 

@@ -17,6 +17,7 @@ import tensorflow as tf
 
 from tfdist.collectives.own_variable import own_variable
 from tfdist.collectives.transport import Transport
+from tfdist.training.step.gradients import divide_if_any
 from tfdist.training.step.reduction import Reduced
 from tfdist.training.step.slicing import Slice
 from tfdist.training.update.apply import OptimizerUpdate
@@ -112,7 +113,7 @@ class LocalUpdate:
             tf.cond(tf.equal(self._taken, 0), remember, lambda: None)
         # Their weight is the rows' share of the global batch: without it, the mean of the rows.
         # Without rows there is no gradient.
-        self._optimize([_unweighed(gradient, weight) for gradient in self._own])
+        self._optimize([divide_if_any(gradient, weight) for gradient in self._own])
         with tf.control_dependencies([summed]):
             self._taken.assign_add(1)
         tf.cond(self._taken >= self._local.steps, self._average, lambda: None)
@@ -161,12 +162,3 @@ class LocalUpdate:
         grown = velocity.assign(self._local.outer_momentum * velocity + way, read_value=True)
         ahead = way + self._local.outer_momentum * grown
         return start.read_value() - self._local.outer_learning_rate * ahead
-
-
-def _unweighed(gradient: Any, weight: tf.Tensor) -> Any:
-    if gradient is None:
-        return None
-    if isinstance(gradient, tf.IndexedSlices):
-        values = _unweighed(gradient.values, weight)
-        return tf.IndexedSlices(values, gradient.indices, gradient.dense_shape)
-    return tf.math.divide_no_nan(gradient, tf.cast(weight, gradient.dtype))
