@@ -176,7 +176,7 @@ time.sleep(1000)
 
 
 @pytest.mark.parametrize(
-    ("number", "expected"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)]
+    ("number", "expected"), [(signal.SIGINT, 130), (signal.SIGTERM, 138), (signal.SIGKILL, -9)]
 )
 def test_no_process_outlives_the_launcher(
     launch: Launch, number: signal.Signals, expected: int
@@ -226,6 +226,97 @@ while True: time.sleep(1000)
     process.terminate()
     process.communicate(timeout=SOON)
     assert process.returncode == 143 and launch.marks.read_text().count("saved") == 2
+
+
+def test_a_job_that_has_not_saved_when_asked_to_end_says_so(launch: Launch) -> None:
+    process = launch.start(
+        "--workers 2 --grace 0.5",
+        """
+ends = {0: lambda *_: sys.exit(143), 1: signal.SIG_IGN}
+signal.signal(signal.SIGTERM, ends[me["index"]])
+mark("up")
+while True: time.sleep(1000)
+""",
+    )
+    launch.until_marked(2)
+    process.terminate()
+    _, err = process.communicate(timeout=SOON)
+    assert process.returncode == 138
+    last = "tfdist: not saved at SIGTERM: worker/1 killed by SIGKILL (grace 0.5 s)"
+    assert err.splitlines()[-1] == last
+
+
+TALKERS = """
+mark("up")
+wait_for(1, "go")
+for number in range(3000):
+    print("x" * 1000)
+mark("end")
+"""
+
+
+def go(launch: Launch) -> None:
+    with launch.marks.open("a") as marks:
+        marks.write("test 0 go\n")
+
+
+def test_a_reader_that_goes_away_does_not_end_the_job(launch: Launch) -> None:
+    process = launch.start("--workers 2", TALKERS + "sys.exit(5 * me['index'])")
+    assert process.stdout is not None
+    launch.until_marked(2)
+    process.stdout.close()
+    process.stdout = None
+    go(launch)
+    _, err = process.communicate(timeout=SOON)
+    assert launch.marks.read_text().count("end") == 2
+    assert process.returncode == 5
+    assert err.count("tfdist: stdout cannot be written to (Broken pipe); the job goes on") == 1
+
+
+def test_a_reader_that_does_not_read_leaves_the_launcher_awake(launch: Launch) -> None:
+    process = launch.start("--workers 2 --grace 1", TALKERS + "time.sleep(1000)")
+    launch.until_marked(2)
+    go(launch)
+    launch.until_marked(2, "end")
+    process.terminate()
+    assert process.wait(SOON) == 138
+
+
+def test_a_closed_terminal_does_not_end_the_job(launch: Launch) -> None:
+    process = launch.start("--workers 2", TALKERS)
+    launch.until_marked(2)
+    process.send_signal(signal.SIGHUP)
+    assert process.stderr is not None
+    while "SIGHUP: the job goes on" not in (line := process.stderr.readline()):
+        assert line
+    go(launch)
+    process.communicate(timeout=SOON)
+    assert process.returncode == 0
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="makes a small disk, which needs root")
+def test_a_full_disk_under_the_logs_does_not_end_the_job(launch: Launch) -> None:
+    logs = launch.folder / "logs"
+    logs.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "none", logs], check=True)
+    try:
+        process = launch.start(f"--workers 2 --log-dir {logs}", TALKERS)
+        launch.until_marked(2)
+        go(launch)
+        _, err = process.communicate(timeout=SOON)
+    finally:
+        subprocess.run(["umount", logs], check=True)
+    assert process.returncode == 0
+    assert err.count("tfdist: --log-dir cannot be written to (No space left on device)") == 1
+
+
+def test_the_logs_of_an_earlier_run_stay(launch: Launch) -> None:
+    logs = launch.folder / "logs"
+    for _ in range(2):
+        assert launch.run(f"--workers 1 --log-dir {logs}", "print('here')")[0] == 0
+    first, between, second = (logs / "worker-0.log").read_text().splitlines()
+    assert (first, second) == ("here", "here")
+    assert between.startswith("--- another run, begun ")
 
 
 def test_a_synchronous_job_restarts_as_a_group(launch: Launch) -> None:

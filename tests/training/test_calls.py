@@ -1,11 +1,11 @@
-"""Logs of a batch are computed for whoever reads batches."""
+"""Logs of a batch are computed for whoever reads batches; calls grow where nobody needs each."""
 
 from __future__ import annotations
 
 import keras
 import pytest
 
-from tfdist.training.calls import read_batches
+from tfdist.training.calls import Calls, Growth, ask_for_batches, read_batches
 
 
 class EachBatch(keras.callbacks.Callback):
@@ -42,7 +42,57 @@ def progress(verbose):
         (keras.callbacks.History(), False),
         (keras.callbacks.EarlyStopping(), False),
         (keras.callbacks.LambdaCallback(on_epoch_end=print), False),
+        (keras.callbacks.ModelCheckpoint("a.keras"), False),
+        (keras.callbacks.ModelCheckpoint("a.keras", save_freq=5), True),
     ],
 )
 def test_who_reads_batches(callback, reads):
     assert read_batches([EachEpoch(), callback]) is reads
+
+
+@pytest.mark.parametrize(
+    ("callback", "asks"),
+    [(EachBatch(), True), (progress(1), False), (progress(2), False), (EachEpoch(), False)],
+)
+def test_keras_bar_does_without_each_batch(callback, asks):
+    assert ask_for_batches([EachEpoch(), callback]) is asks
+
+
+def sizes(times, others=(0,)):
+    """The most steps of each call, where a step takes this worker `times`, in seconds."""
+    exchanged = []
+
+    def exchange(nanoseconds):
+        exchanged.append(nanoseconds)
+        return [nanoseconds, *others]
+
+    calls = Calls(1, are_read=False, growth=Growth(exchange))
+    made = []
+    for seconds in times:
+        made.append(calls.most)
+        calls.made(calls.most, seconds * calls.most)
+    return made, exchanged
+
+
+def test_calls_of_short_steps_grow_to_a_short_time():
+    made, exchanged = sizes([9.0, 9.0] + [0.001] * 20)
+    assert made[:4] == [1, 1, 1, 1]  # Tracing is not what a step takes.
+    assert set(made[4:]) == {50}
+    assert exchanged == [1_000_000] * 2  # After calls 4 and 16.
+
+
+def test_very_short_steps_are_not_without_limit():
+    assert sizes([1e-6] * 6)[0][-1] == 64
+
+
+def test_long_steps_stay_alone():
+    assert set(sizes([0.4] * 70)[0]) == {1}
+
+
+def test_calls_shrink_where_steps_become_longer():
+    made, _ = sizes([0.001] * 4 + [0.01] * 20)
+    assert (made[5], made[-1]) == (50, 5)
+
+
+def test_all_workers_take_the_slowest_ones_number():
+    assert sizes([0.001] * 6, others=(10_000_000, 2_000_000))[0][-1] == 5

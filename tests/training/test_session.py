@@ -76,7 +76,7 @@ def positions(folder):
     from tfdist.training.checkpoint.file import decode
 
     names = ("fit", "epoch", "step", "total", "finished")
-    files = [decode(path.read_bytes()) for path in sorted(folder.iterdir())]
+    files = [decode(path.read_bytes()) for path in sorted(folder.glob("*.tfdist"))]
     return [tuple(file.manifest["position"][name] for name in names) for file in files]
 
 
@@ -185,13 +185,13 @@ def test_a_checkpoint_under_way_is_finished_when_an_exception_ends_training(
 ):
     from tfdist.training.checkpoint import file
 
-    write = file.write
+    finish = file.finish
 
-    def slowly(path, pieces):
+    def slowly(*paths):
         time.sleep(0.5)
-        write(path, pieces)
+        finish(*paths)
 
-    monkeypatch.setattr(file, "write", slowly)
+    monkeypatch.setattr(file, "finish", slowly)
 
     def fail():
         raise ZeroDivisionError

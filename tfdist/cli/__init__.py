@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 import os
 import sys
 
 from tfdist import __version__
-from tfdist.errors import EXIT_CONFIG, EXIT_DONE, TfdistError
+from tfdist.errors import EXIT_CONFIG, EXIT_DONE, EXIT_USER_ERROR, TfdistError
 from tfdist.runtime import excepthook
 
 EXIT_INTERRUPTED = 130
@@ -47,17 +48,28 @@ def main(argv: list[str] | None = None) -> int:
     try:
         module = importlib.import_module(COMMANDS[args[0]][0])
         code = module.main(args[1:])
-        sys.stdout.flush()
+        if sys.stdout is not None:
+            sys.stdout.flush()
         return code
     except TfdistError as error:
         return excepthook.report(error)
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
     except BrokenPipeError:
-        # The reader of our output, such as `head`, has gone. Python flushes
-        # stdout once more at exit: give it somewhere to go.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # The reader of our output, such as `head`, has gone: it had enough.
+        _flush_nowhere()
         return EXIT_DONE
+    except OSError as error:
+        if error.errno != errno.ENOSPC or error.filename is not None:
+            raise
+        _flush_nowhere()
+        print(f"tfdist: the output cannot be written: {error.strerror}", file=sys.stderr)
+        return EXIT_USER_ERROR
+
+
+def _flush_nowhere() -> None:
+    """Python flushes stdout once more at exit: gives it somewhere to go."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _usage() -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import pathlib
 
@@ -15,21 +16,20 @@ def main(argv: list[str]) -> int:
         ConfigError: The arguments are wrong.
         TfdistError: A run failed.
     """
-    if argv[:1] == ["peers"]:
-        return _peers(argv[1:])
-    if argv[:1] == ["accuracy"]:
-        return _accuracy(argv[1:])
-    if argv[:1] == ["loss"]:
-        return _loss(argv[1:])
+    others = {"peers": _peers, "accuracy": _accuracy, "loss": _loss, "growth": _growth}
+    if argv and argv[0] in others:
+        return others[argv[0]](argv[1:])
     parser = Parser(
         "tfdist bench", "Compare the losses of strategies, or (peers) their speed with others'."
     )
     parser.add_argument(
         "what",
-        choices=("equality", "peers", "accuracy", "loss"),
+        choices=("equality", *others),
         help="equality: ResNet50's losses on one device, two replicas and two workers; "
         "accuracy: of ways to send less (see: tfdist bench accuracy --help); "
         "loss: how soon a lost peer is named (see: tfdist bench loss --help); "
+        "growth: of a step with the model, the workers, the data and the run (see: tfdist bench "
+        "growth --help); "
         "peers: images and steps a second beside TensorFlow's, Keras' and PyTorch's own loops "
         "(see: tfdist bench peers --help)",
     )
@@ -109,6 +109,32 @@ def _loss(argv: list[str]) -> int:
         options.times, options.transport, say=lambda line: print(line, flush=True)
     )
     print(loss.summary(losses))
+    return 0
+
+
+def _growth(argv: list[str]) -> int:
+    from tfdist.benchmark import growth
+    from tfdist.collectives.transport_names import AUTO, TRANSPORTS
+
+    parser = Parser(
+        "tfdist bench growth",
+        "Time a step of several workers, and of as many processes without communication, as the "
+        "weights, the workers, the examples or the steps grow; list the memory too.",
+    )
+    parser.add_argument(
+        "--only",
+        nargs="+",
+        choices=list(growth.SWEEPS),
+        default=list(growth.SWEEPS),
+        help="what grows (all of them)",
+        metavar="NAME",
+    )
+    parser.add_argument("--transport", choices=TRANSPORTS, default=AUTO, help="transport (auto)")
+    options = parser.parse_args(argv)
+    say = functools.partial(print, flush=True)
+    for name in options.only:
+        costs = growth.measure([name], transport=options.transport, say=say)[name]
+        say(f"\n{growth.table(name, costs)}\n")
     return 0
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from typing import Any
 
 from absl import flags
@@ -13,6 +12,7 @@ from tfdist.collectives.transport_names import TRANSPORTS
 from tfdist.errors import ConfigError
 from tfdist.rendezvous.once import meet, wait_seconds
 from tfdist.runtime import process_one, sigterm
+from tfdist.runtime.lasting_output import outlast_readers
 from tfdist.runtime.startup import prefer_onednn, start_tensorflow
 from tfdist.scaling.rules import DECAYS, RULES
 from tfdist.strategy.kinds import AUTO, NAMES
@@ -70,6 +70,7 @@ def main(argv: list[str]) -> int:
         print(values.get_help())
         return 0
     process_one.go_on_in_a_child()
+    outlast_readers()
     sigterm.end_process_one()
     options = parse(values, argv)
     cluster = Cluster.from_environment()
@@ -84,7 +85,6 @@ def main(argv: list[str]) -> int:
     summary = train.train(cluster, train.TrainOptions(**options))
     if summary is not None:
         print(summary, flush=True)
-    sys.stdout.flush()
     return 0
 
 

@@ -105,19 +105,31 @@ class ProcessGroup:
         if self.layout.workers == 1:
             return data
         size = self.exchange(len(data))[0]
+        whole = np.frombuffer(data, np.uint8).copy() if self.is_chief else np.empty(size, np.uint8)
+        self.broadcast_into(whole)
+        return whole.tobytes()
+
+    def broadcast_into(self, buffer: np.ndarray) -> None:
+        """Sends the chief's bytes to every worker, into a buffer of the same size.
+
+        All workers must call it at the same point.
+
+        Args:
+            buffer: Bytes (uint8, one dimension): the chief's, or room for them.
+        """
+        if self.layout.workers == 1 or not buffer.size:
+            return
         if self.ring is not None:
-            whole = np.frombuffer(data, np.uint8).copy() if self.is_chief else np.empty(size, "u1")
-            self.ring.broadcast(whole)
-            return whole.tobytes()
-        # Integers, so that nothing is rounded.
-        own = data if self.is_chief else b""
-        pieces = []
-        for start in range(0, size, _BROADCAST_BYTES):
-            length = min(_BROADCAST_BYTES, size - start)
-            padded = -(-length // 8) * 8
-            numbers = np.frombuffer(own[start : start + length].ljust(padded, b"\0"), np.int64)
-            pieces.append(self._from_first(tf.constant(numbers)).numpy().tobytes()[:length])
-        return b"".join(pieces)
+            self.ring.broadcast(buffer)
+            return
+        for start in range(0, buffer.size, _BROADCAST_BYTES):
+            piece = buffer[start : start + _BROADCAST_BYTES]
+            # Integers, so that nothing is rounded.
+            numbers = np.zeros(-(-piece.size // 8), np.int64)
+            if self.is_chief:
+                numbers.view(np.uint8)[: piece.size] = piece
+            received = self._from_first(tf.constant(numbers)).numpy()
+            piece[:] = received.view(np.uint8)[: piece.size]
 
     def gather(self, data: bytes, size: int) -> list[bytes]:
         """Sends `data` to every worker; returns all workers' data, in their order.

@@ -1,8 +1,8 @@
 """Interprets the end of a task: its description, its exit code, and which end was the cause.
 
 A task's own exit code is passed on. A task that was killed by a signal is worth
-another try, so it counts as 138, "a peer was lost"; SIGTERM counts as 143, the
-code of a task that saved before it ended. From 128 on, starting again may help.
+another try, so it counts as 138, "a peer was lost", SIGTERM too: a task that
+saves at SIGTERM ends with 143 by itself. From 128 on, starting again may help.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tfdist.errors import EXIT_PEER_LOST, EXIT_PREEMPTED
+from tfdist.errors import EXIT_PEER_LOST
 
 
 @dataclass(frozen=True)
@@ -44,9 +44,7 @@ class Exit:
     @property
     def exit_code(self) -> int:
         """The exit code of the launcher if this was the cause."""
-        if self.code >= 0:
-            return self.code
-        return EXIT_PREEMPTED if self.code == -signal.SIGTERM else EXIT_PEER_LOST
+        return self.code if self.code >= 0 else EXIT_PEER_LOST
 
     @property
     def retryable(self) -> bool:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
 import selectors
 import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import BinaryIO, TextIO
 
+from tfdist.errors import EXIT_PREEMPTED
 from tfdist.launch.exits import Exit, root_cause
 from tfdist.launch.machine import TaskResources
+from tfdist.launch.outlet import LogFile, Outlet
 from tfdist.launch.output import TaskOutput
 from tfdist.launch.process import TaskProcess
 from tfdist.launch.restarts import Restarts
@@ -33,14 +35,14 @@ class TaskPlan:
         command: the program and its arguments.
         env: its environment, without the variables that depend on the run.
         share: its part of the machine.
-        log: a file for a copy of its output.
+        log: receives a copy of its output.
     """
 
     name: str
     command: Sequence[str]
     env: Mapping[str, str]
     share: TaskResources
-    log: BinaryIO | None = None
+    log: LogFile | None = None
 
     @property
     def role(self) -> str:
@@ -63,7 +65,8 @@ class Around:
         restarts: counts them.
         watch: checks the tasks' heartbeats.
         stream: receives the tasks' lines.
-        say: prints a line of the launcher's own.
+        report: receives the launcher's own.
+        say: prints one of these.
         grace: seconds a task has between SIGTERM and SIGKILL.
     """
 
@@ -71,7 +74,8 @@ class Around:
     signals: Signals
     restarts: Restarts
     watch: Watch
-    stream: TextIO
+    stream: Outlet
+    report: Outlet
     say: Callable[[str], None]
     grace: float
 
@@ -137,6 +141,15 @@ class GroupRun:
             return Exit("tfdist", -signals[0], time.monotonic())
         return root_cause(self._failures)
 
+    def unsaved(self) -> list[str]:
+        """The tasks that decide about the job and ended otherwise than done or after saving."""
+        ends = [(name, self._exits.get(name)) for name in self._deciding()]
+        return [
+            f"{name} {'was not started' if end is None else end}"
+            for name, end in ends
+            if end is None or end.code not in (0, EXIT_PREEMPTED)
+        ]
+
     def _turn(self) -> bool:
         """Waits for an event and handles it; returns False once no task is left."""
         now = time.monotonic()
@@ -144,6 +157,8 @@ class GroupRun:
             self._start_due(now)
         if not self._running and (not self._agenda.starts or self._agenda.kill is not None):
             return False
+        self._around.stream.attend(self._around.selector)
+        self._around.report.attend(self._around.selector)
         times = [now + _TICK_SECONDS, *self._agenda.next()]
         look = self._around.watch.next_time()
         ended = self._wait(min([*times, look] if look is not None else times))
@@ -165,6 +180,9 @@ class GroupRun:
 
     def _heed_signals(self, now: float) -> None:
         signals = self._around.signals
+        if signals.hung_up:
+            signals.hung_up = False
+            self._around.say(f"SIGHUP: the job goes on; to end it: kill {os.getpid()}")
         if signals.report_wanted:
             signals.report_wanted = False
             self._around.say(self._around.watch.steps.report() or "no steps have been made yet")
@@ -220,12 +238,16 @@ class GroupRun:
 
     def _complete(self) -> bool:
         """Returns whether the job has done its work, even if some tasks still run."""
+        exits = self._exits
+        return all(name in exits and not exits[name].failed for name in self._deciding())
+
+    def _deciding(self) -> list[str]:
+        """The tasks whose ends are that of the job."""
         roles: tuple[str, ...] = ("chief", "worker")
         if self._has_ps:
             roles = ("chief",) if "chief" in self._cluster else ("worker",)
         deciding = [plan.name for plan in self._plans.values() if plan.role in roles]
-        deciding = deciding or list(self._plans)  # Nothing but evaluators.
-        return all(name in self._exits and not self._exits[name].failed for name in deciding)
+        return deciding or list(self._plans)  # Nothing but evaluators.
 
     # The tasks.
 

@@ -10,14 +10,15 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import BinaryIO, TextIO
+from typing import TextIO
 
-from tfdist.errors import EXIT_DONE, EXIT_PREEMPTED, ConfigError
+from tfdist.errors import EXIT_DONE, EXIT_PEER_LOST, EXIT_PREEMPTED, ConfigError
 from tfdist.launch.command import common_environment, resolve
 from tfdist.launch.exits import Exit
 from tfdist.launch.group import Around, GroupRun, TaskPlan, task_environment
 from tfdist.launch.job import Job
 from tfdist.launch.machine import TaskResources, divide
+from tfdist.launch.outlet import LogFile, two_outlets
 from tfdist.launch.restarts import Restarts
 from tfdist.launch.signals import Signals
 from tfdist.launch.watch import Watch
@@ -25,6 +26,8 @@ from tfdist.validation import plural, quote
 
 EXIT_INTERRUPTED = 130
 STALL_SECONDS = 1800.0
+_DELIVER_SECONDS = 30.0
+_MAX_NAMED = 8
 
 
 @dataclass(frozen=True)
@@ -74,8 +77,10 @@ class Supervisor:
     ) -> None:
         self._job = job
         self._options = options
-        self._stream = sys.stdout if stream is None else stream
-        self._report = sys.stderr if report is None else report
+        self._stream, self._report = two_outlets(
+            sys.stdout if stream is None else stream, sys.stderr if report is None else report
+        )
+        self._said_log = False
         self._names = [
             f"{role}/{i}" for role, members in job.addresses.items() for i in range(len(members))
         ]
@@ -104,13 +109,27 @@ class Supervisor:
                 restarts=self._restarts,
                 watch=watch,
                 stream=self._stream,
+                report=self._report,
                 say=self._say,
                 grace=self._options.grace,
             )
             code = self._run_again_and_again(plans, around)
             if self._options.report or len(watch.steps.medians()) > 1:
                 self._say(watch.steps.report() or "no steps were made")
+            self._deliver(around)
             return code
+
+    def _deliver(self, around: Around) -> None:
+        """Waits for a slow reader of the last lines, until a signal comes or it takes too long."""
+        outlets = (self._stream, self._report)
+        heard, until = len(around.signals.ending), time.monotonic() + _DELIVER_SECONDS
+        while any(outlet.waiting for outlet in outlets) and time.monotonic() < until:
+            if len(around.signals.ending) > heard:
+                return
+            for outlet in outlets:
+                outlet.attend(around.selector)
+            if around.selector.select(0.1):
+                around.signals.drain()
 
     def _run_again_and_again(self, plans: list[TaskPlan], around: Around) -> int:
         attempt = 0
@@ -122,7 +141,7 @@ class Supervisor:
             if cause is None:
                 return EXIT_DONE
             if around.signals.ending:
-                return _interrupted(around.signals)
+                return self._interrupted(around.signals, run)
             self._describe(cause, run)
             if not self._restarts.allow(cause):
                 return cause.exit_code
@@ -130,7 +149,19 @@ class Supervisor:
             delay = self._restarts.next_delay(time.monotonic() - started, worked)
             self._say(f"starting all tasks again in {delay:g} s ({self._restarts})")
             if not _sleep(delay, around):
-                return _interrupted(around.signals)
+                return self._interrupted(around.signals, run)
+
+    def _interrupted(self, signals: Signals, run: GroupRun) -> int:
+        """Returns the exit code of a job that was told to end: 143 only where it has saved."""
+        if signals.ending[0] == signal.SIGINT:
+            return EXIT_INTERRUPTED
+        unsaved = run.unsaved()
+        if not unsaved:
+            return EXIT_PREEMPTED
+        if len(unsaved) > _MAX_NAMED:
+            unsaved[_MAX_NAMED:] = [f"and {len(unsaved) - _MAX_NAMED} more"]
+        self._say(f"not saved at SIGTERM: {', '.join(unsaved)} (grace {self._options.grace:g} s)")
+        return EXIT_PEER_LOST
 
     def _divide(self) -> dict[str, TaskResources]:
         roles = ("worker",) if "ps" in self._job.addresses else ("chief", "worker")
@@ -154,16 +185,20 @@ class Supervisor:
             plans.append(TaskPlan(name, commands[role], env, share, logs.get(name)))
         return plans
 
-    def _open_logs(self, stack: contextlib.ExitStack) -> dict[str, BinaryIO]:
+    def _open_logs(self, stack: contextlib.ExitStack) -> dict[str, LogFile]:
         folder = self._options.log_dir
-        logs: dict[str, BinaryIO] = {}
+        logs: dict[str, LogFile] = {}
         if folder is None:
             return logs
         try:
             folder.mkdir(parents=True, exist_ok=True)
             for name in self._names:
-                file = open(folder / f"{name.replace('/', '-')}.log", "wb")  # noqa: SIM115
-                logs[name] = stack.enter_context(file)
+                path = folder / f"{name.replace('/', '-')}.log"
+                file = stack.enter_context(path.open("ab", buffering=0))
+                logs[name] = LogFile(file, self._say_once)
+                if file.tell():  # The output of an earlier run stays.
+                    began = time.strftime("%Y-%m-%d %H:%M:%S")
+                    logs[name].write(f"--- another run, begun {began} ---\n".encode())
         except OSError as error:
             raise ConfigError(
                 f"--log-dir: {quote(str(folder))} cannot be written: {error.strerror}"
@@ -178,18 +213,18 @@ class Supervisor:
         if process.output.tail:
             self._say(f"last lines of {cause.task}:")
             for line in process.output.tail:
-                print(f"    {line}", file=self._report)
+                self._report.write(f"    {line}\n")
         if self._options.log_dir is not None:
             log = self._options.log_dir / f"{cause.task.replace('/', '-')}.log"
             self._say(f"all its output is in {log}")
-        self._report.flush()
 
     def _say(self, text: str) -> None:
-        print(f"tfdist: {text}", file=self._report, flush=True)
+        self._report.write(f"tfdist: {text}\n")
 
-
-def _interrupted(signals: Signals) -> int:
-    return EXIT_INTERRUPTED if signals.ending[0] == signal.SIGINT else EXIT_PREEMPTED
+    def _say_once(self, text: str) -> None:
+        if not self._said_log:
+            self._said_log = True
+            self._say(f"{text}; the job goes on without it")
 
 
 def _sleep(seconds: float, around: Around) -> bool:

@@ -6,7 +6,8 @@ import codecs
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import BinaryIO, TextIO
+
+from tfdist.launch.outlet import LogFile, Outlet
 
 _MAX_LINE = 64 * 1024
 _RECENT_LINES = 4000  # enough for the stacks of many threads
@@ -69,8 +70,8 @@ class TaskOutput:
     Args:
         name: the task's name.
         width: the width of the name column, so that the lines are aligned.
-        stream: receives the lines.
-        log: a file for the unchanged bytes.
+        stream: receives the lines, and never makes this process wait.
+        log: receives the unchanged bytes.
         keep: the number of last lines to keep for the report.
 
     Attributes:
@@ -79,7 +80,7 @@ class TaskOutput:
     """
 
     def __init__(
-        self, name: str, width: int, stream: TextIO, log: BinaryIO | None = None, keep: int = 20
+        self, name: str, width: int, stream: Outlet, log: LogFile | None = None, keep: int = 20
     ) -> None:
         self._prefix = f"{name:{width}} | "
         self._stream = stream
@@ -92,16 +93,10 @@ class TaskOutput:
         """Adds output of the task, and prints the lines it completes."""
         if self._log is not None and data:
             self._log.write(data)
-            self._log.flush()
         lines = self._lines.feed(data, final)
         if not lines:
             return
         self.tail.extend(line for line in lines if line.strip())
         self.recent.extend(lines)
         text = "".join(f"{self._prefix}{line}".rstrip(" ") + "\n" for line in lines)
-        try:
-            self._stream.write(text)
-        except UnicodeEncodeError:  # A terminal that is not UTF-8.
-            encoding = self._stream.encoding or "ascii"
-            self._stream.write(text.encode(encoding, "replace").decode(encoding))
-        self._stream.flush()
+        self._stream.write(text)

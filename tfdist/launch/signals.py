@@ -9,14 +9,16 @@ import signal
 from types import TracebackType
 from typing import Any
 
-_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_ENDING = (signal.SIGINT, signal.SIGTERM)
+_OTHERS = (signal.SIGHUP, signal.SIGUSR2)
 
 
 class Signals:
     """Records signals within a `with` block, where they would end the process otherwise.
 
     Attributes:
-        ending: those that ask to end (SIGINT, SIGTERM, SIGHUP), in order.
+        ending: those that ask to end (SIGINT, SIGTERM), in order.
+        hung_up: whether SIGHUP came, as when a terminal is closed; the reader resets it.
         report_wanted: whether SIGUSR2 came; the reporter resets it.
 
     Args:
@@ -25,6 +27,7 @@ class Signals:
 
     def __init__(self, selector: selectors.BaseSelector) -> None:
         self.ending: list[int] = []
+        self.hung_up = False
         self.report_wanted = False
         self._selector = selector
         self._before: dict[int, Any] = {}
@@ -37,11 +40,10 @@ class Signals:
         self._selector.register(self._read, selectors.EVENT_READ, None)
         with contextlib.suppress(ValueError):  # Not in the main thread: no signals come.
             self._wakeup = signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
-            for number in _ENDING:
+            for number in (*_ENDING, *_OTHERS):
                 if number == signal.SIGHUP and signal.getsignal(number) == signal.SIG_IGN:
                     continue  # nohup
                 self._before[number] = signal.signal(number, self._take_down)
-            self._before[signal.SIGUSR2] = signal.signal(signal.SIGUSR2, self._take_down)
         return self
 
     def __exit__(
@@ -67,5 +69,7 @@ class Signals:
         del frame
         if number == signal.SIGUSR2:
             self.report_wanted = True
+        elif number == signal.SIGHUP:
+            self.hung_up = True
         else:
             self.ending.append(number)

@@ -20,8 +20,12 @@ from tfdist.runtime.heartbeat import Heart
 from tfdist.runtime.log import LOGGER
 from tfdist.strategy.build import build_strategy
 from tfdist.strategy.devices import virtual_devices
-from tfdist.training.checkpoint import file as checkpoint_file
-from tfdist.training.checkpoint.file import Content, DamagedError
+from tfdist.training.checkpoint.file import (
+    DamagedError,
+    Reader,
+    UnknownFormatError,
+    open_checkpoint,
+)
 
 RESULTS = "evaluation.jsonl"
 _EVENTS = "evaluation"
@@ -65,15 +69,16 @@ def evaluate(cluster: Cluster, options: TrainOptions) -> list[dict[str, Any]]:
     trainer = make_trainer(options, source, plan, strategy, saves=False)
     test = source.test(plan.global_batch)
     results = _Results(output)
-    for path, content in _appearing(pathlib.Path(options.checkpoint_dir), options.epochs):
-        if results.has(path.name, content):
-            continue
-        _restore(trainer.model, path, content)
-        results.add(path.name, content, trainer.evaluate(test, return_dict=True, verbose=0))
+    for path, saved in _appearing(pathlib.Path(options.checkpoint_dir), options.epochs):
+        with saved:
+            if results.has(path.name, saved):
+                continue
+            _restore(trainer.model, path, saved)
+        results.add(path.name, saved, trainer.evaluate(test, return_dict=True, verbose=0))
     return results.lines
 
 
-def _appearing(folder: pathlib.Path, epochs: int) -> Iterator[tuple[pathlib.Path, Content]]:
+def _appearing(folder: pathlib.Path, epochs: int) -> Iterator[tuple[pathlib.Path, Reader]]:
     """Yields the checkpoints as they appear, up to that of the last epoch."""
     heart = Heart()
     seen: dict[str, int] = {}
@@ -85,24 +90,24 @@ def _appearing(folder: pathlib.Path, epochs: int) -> Iterator[tuple[pathlib.Path
                 changed = path.stat().st_mtime_ns
                 if seen.get(path.name) == changed:
                     continue
-                content = checkpoint_file.decode(path.read_bytes())
+                saved = open_checkpoint(path)
             except FileNotFoundError:  # The job has removed it, as there are newer ones.
                 continue
-            except (OSError, DamagedError) as error:
+            except (OSError, DamagedError, UnknownFormatError) as error:
                 LOGGER.warning("checkpoint %s is skipped: %s", path.name, error)
                 seen[path.name] = changed
                 continue
             seen[path.name] = changed
-            yield path, content
-            position = content.manifest["position"]
+            yield path, saved
+            position = saved.manifest["position"]
             if position["finished"] or position["epoch"] >= epochs:
                 return
         heart.write("serving")
         time.sleep(_POLL)
 
 
-def _restore(model: keras.Model, path: pathlib.Path, content: Content) -> None:
-    there = [tuple(shape) for _, shape, _ in content.manifest["model"]]
+def _restore(model: keras.Model, path: pathlib.Path, saved: Reader) -> None:
+    there = [tuple(shape) for _, shape, _ in saved.manifest["model"]]
     here = [tuple(variable.shape) for variable in model.variables]
     if here != there:
         raise ConfigError(
@@ -110,7 +115,7 @@ def _restore(model: keras.Model, path: pathlib.Path, content: Content) -> None:
             f"{len(here)} here, or other shapes); give the evaluator the flags of the job"
         )
     for index, variable in enumerate(model.variables):
-        variable.value.assign(tf.constant(content.arrays[f"model/{index}"]))
+        variable.value.assign(tf.constant(saved.read(f"model/{index}")))
 
 
 class _Results:
@@ -129,17 +134,17 @@ class _Results:
         if output is not None and importlib.util.find_spec("tensorboard") is not None:
             self._events = tf.summary.create_file_writer(str(output / _EVENTS))
 
-    def has(self, name: str, content: Content) -> bool:
+    def has(self, name: str, saved: Reader) -> bool:
         """Returns whether the checkpoint has been evaluated."""
-        key = (name, content.manifest["saved"])
+        key = (name, saved.manifest["saved"])
         return any((line["checkpoint"], line["saved"]) == key for line in self.lines)
 
-    def add(self, name: str, content: Content, metrics: dict[str, float]) -> None:
+    def add(self, name: str, saved: Reader, metrics: dict[str, float]) -> None:
         """Adds the results of a checkpoint."""
-        position = content.manifest["position"]
+        position = saved.manifest["position"]
         line = {
             "checkpoint": name,
-            "saved": content.manifest["saved"],
+            "saved": saved.manifest["saved"],
             "epoch": position["epoch"],
             "step": position["step"],
             "total": position["total"],

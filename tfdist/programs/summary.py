@@ -41,10 +41,17 @@ class Summary:
             ("parameters", f"{self.parameters:,}"),
             ("test accuracy", f"{self.metrics['val_accuracy']:.2%}"),
             ("test loss", f"{self.metrics['val_loss']:.4f}"),
-            ("images per second", f"{self.images_per_second:.1f}"),
-            ("training time", f"{self.seconds:.0f} s"),
+            *self._speed(),
             *(tuple(line.split("  ", 1)) for line in str(self.plan).splitlines()),
             ("model", str(self.model_path or "not saved (give --output_dir)")),
         ]
         width = max(len(row[0]) for row in rows)
         return "\n".join(f"{row[0]:<{width}}  {row[1].strip()}" for row in rows)
+
+    def _speed(self) -> list[tuple[str, str]]:
+        if not self.seconds:
+            return [("training time", "none: the run was done before")]
+        return [
+            ("images per second", f"{self.images_per_second:.1f}"),
+            ("training time", f"{self.seconds:.0f} s"),
+        ]

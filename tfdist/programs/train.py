@@ -6,7 +6,6 @@ import dataclasses
 import json
 import pathlib
 import time
-from typing import Any
 
 import keras
 import tensorflow as tf
@@ -15,6 +14,7 @@ from tfdist import data, models
 from tfdist.cluster import Cluster
 from tfdist.errors import ConfigError
 from tfdist.programs.progress import Progress
+from tfdist.programs.results import History, save_whole, write_whole
 from tfdist.programs.summary import Summary
 from tfdist.scaling.plan import Plan
 from tfdist.scaling.scale import scale
@@ -92,16 +92,17 @@ def train(cluster: Cluster, options: TrainOptions) -> Summary | None:
     keras.utils.set_random_seed(options.seed)
     trainer = make_trainer(options, source, plan, strategy)
     progress = Progress(plan.global_batch, options.epochs)
+    history = History(None if output is None else output / "history.json")
     test = source.test(plan.global_batch)
-    history = trainer.fit(
+    trained = trainer.fit(
         source.train(plan.global_batch, augment=options.augment),
         epochs=options.epochs,
         validation_data=test,
-        callbacks=[progress] if cluster.is_chief else [],
+        callbacks=[progress, history] if cluster.is_chief else [],
         verbose=0,
     )
-    metrics = {name: values[-1] for name, values in history.history.items()}
-    if not metrics:  # A checkpoint of the finished run was there: nothing was left to train.
+    metrics = history.last
+    if not trained.epoch:  # A checkpoint of the finished run was there: nothing was left to train.
         results = trainer.evaluate(test, return_dict=True, verbose=0)
         metrics = {f"val_{name}": value for name, value in results.items()}
     summary = None
@@ -118,7 +119,7 @@ def train(cluster: Cluster, options: TrainOptions) -> Summary | None:
             model_path=None if output is None else output / "model.keras",
         )
         if output is not None:
-            _save(trainer.model, history.history, summary, output)
+            _save(trainer.model, summary, output, anew=bool(trained.epoch))
     return summary
 
 
@@ -130,7 +131,7 @@ def _note_plan(plan: Plan, path: pathlib.Path) -> None:
         before = plan  # There is none, or it is not one of ours.
     for change in plan.changes_since(before):
         print(f"changed: {change}", flush=True)
-    path.write_text(plan.to_json())
+    write_whole(path, plan.to_json())
 
 
 def make_plan(options: TrainOptions, source: data.Source, replicas: int) -> Plan:
@@ -188,12 +189,13 @@ def make_trainer(
     )
 
 
-def _save(
-    model: keras.Model, history: dict[str, Any], summary: Summary, output: pathlib.Path
-) -> None:
-    model.save(output / "model.keras")
-    (output / "history.json").write_text(json.dumps(history, indent=2) + "\n")
-    (output / "summary.txt").write_text(f"{summary}\n{time.strftime('%Y-%m-%d %H:%M:%S')}\n")
+def _save(model: keras.Model, summary: Summary, output: pathlib.Path, *, anew: bool) -> None:
+    """Writes the model and the summary; those of a run that was done before stay."""
+    if anew or not (output / "model.keras").exists():
+        save_whole(model, output / "model.keras")
+    if anew or not (output / "summary.txt").exists():
+        text = f"{summary}\n{time.strftime('%Y-%m-%d %H:%M:%S')}\n"
+        write_whole(output / "summary.txt", text)
 
 
 def output_directory(given: str | None) -> pathlib.Path | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -38,12 +39,15 @@ def train_epoch(
         every.on_train_batch_begin(step)
         stop_training.before_call()
         taken = epoch.taken
+        began = time.perf_counter()
         logs = loop.train(epoch, count, logs=calls.are_read)
+        seconds = time.perf_counter() - began
         last = step + (calls.most if epoch.several and count == wanted else count) - 1
         count = _made(epoch, taken, count)
         every.on_train_batch_end(last, logs)
         step += count
         follower.after_training(count)
+        calls.made(count, seconds)
         if stop_training.after_call():
             return
     _require_any(epoch, step)

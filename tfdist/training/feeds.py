@@ -12,6 +12,7 @@ import tensorflow as tf
 from keras.src.backend import config
 
 from tfdist.collectives.process_group import ProcessGroup
+from tfdist.strategy.kinds import kind_of
 from tfdist.training.input.adapters import make_feed, split_arrays
 from tfdist.training.input.check import check_batched, check_given, check_kind
 from tfdist.training.input.feed import AnyFeed
@@ -45,6 +46,8 @@ class Feeds:
         self._group = group
         self.sources: collections.deque[Any] = collections.deque(maxlen=2)
         self._of_keras = of_keras
+        # Workers of parameter servers then pick rows; the chief sends no data.
+        self._hands_out_rows = not kind_of(model.distribute_strategy).is_synchronous
         self._steps_a_call = steps_a_call
         self._look_at = look_at
 
@@ -73,7 +76,15 @@ class Feeds:
         if most:
             more["steps"] = min(more.get("steps") or most, most)
         layout = self._group.layout
-        return make_feed(x, y, sample_weight, layout=layout, batch_size=batch_size, **more)
+        return make_feed(
+            x,
+            y,
+            sample_weight,
+            layout=layout,
+            batch_size=batch_size,
+            hands_out_rows=self._hands_out_rows,
+            **more,
+        )
 
     def validation(self, data: Any, batch_size: int | None, steps: int | None) -> AnyFeed:
         """Makes the feed of the argument `validation_data`."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import keras
@@ -12,7 +12,7 @@ from tfdist.collectives.process_group import ProcessGroup
 from tfdist.collectives.transport_names import TRANSPORTS
 from tfdist.collectives.wire_types import WIRE_TYPES
 from tfdist.errors import ConfigError
-from tfdist.training.calls import Calls, read_batches
+from tfdist.training.calls import Calls, Growth, ask_for_batches, read_batches
 from tfdist.training.checkpoint.manager import Checkpoints
 from tfdist.training.loops.select import LoopOptions
 from tfdist.training.model.support import check_accumulation, check_local_steps
@@ -136,14 +136,28 @@ class TrainerOptions:
         """
         return compiled if self.steps_per_call == _AUTO else int(self.steps_per_call)
 
-    def calls(self, compiled: int, callbacks: Sequence[keras.callbacks.Callback]) -> Calls:
-        """Returns the calls of TensorFlow that train in one `fit`.
+    def calls(
+        self,
+        model: keras.Model,
+        callbacks: Sequence[keras.callbacks.Callback],
+        exchange: Callable[[int], list[int]],
+        *,
+        alone: bool,
+    ) -> Calls:
+        """Returns the calls of TensorFlow that train in one `fit`; all workers make them.
 
         Args:
-            compiled: The `steps_per_execution` that the model was compiled with.
+            model: The model.
             callbacks: This worker's callbacks.
+            exchange: Gives every worker's value of a number.
+            alone: Whether one device trains, where several steps in a call are Keras' own and
+                compiled once more.
         """
-        return Calls(self.most_steps_a_call(compiled), read_batches(callbacks))
+        compiled, growth = model.steps_per_execution, None
+        if self.steps_per_call == _AUTO and compiled == 1 and not (alone or model.run_eagerly):
+            asked = exchange(int(ask_for_batches(callbacks)))
+            growth = None if any(asked) else Growth(exchange)
+        return Calls(self.most_steps_a_call(compiled), read_batches(callbacks), growth)
 
     def checkpoints(self, model: keras.Model, group: ProcessGroup) -> Checkpoints | None:
         """Returns the checkpoints of a model's training; None if it is not saved.

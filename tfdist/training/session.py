@@ -17,9 +17,11 @@ from tfdist.runtime.heartbeat import Heart
 from tfdist.runtime.log import LOGGER
 from tfdist.runtime.sigterm import Sigterm
 from tfdist.training.checkpoint import callback_state
-from tfdist.training.checkpoint.manager import Checkpoints, Saved
+from tfdist.training.checkpoint.manager import Checkpoints
 from tfdist.training.checkpoint.position import Position
+from tfdist.training.checkpoint.saved import Saved
 from tfdist.training.input.feed import AnyFeed
+from tfdist.training.input.intake import of_waiting
 from tfdist.training.loops.base import Loop, Progress
 
 
@@ -95,6 +97,8 @@ class Session:
         self._sigterm = Sigterm()
         self._trained: Progress | None = None
         self._called = 0.0
+        self._in_calls = 0.0  # Seconds of the calls of this epoch.
+        self._said_waiting = False
         self._traced = False
         self._evaluated = False
 
@@ -134,6 +138,8 @@ class Session:
                 "this job a checkpoint_dir of its own"
             )
         self.position = dataclasses.replace(self.position, steps=steps)
+        self._in_calls = 0.0
+        self._loop.input_seconds()
 
     def before_training(self, count: int) -> int:
         """Begins a call of at most `count` steps; returns the number of steps to make.
@@ -161,12 +167,11 @@ class Session:
         self.position = dataclasses.replace(
             before, step=before.step + count, total=before.total + count
         )
+        seconds = time.monotonic() - self._called
+        self._in_calls += seconds
         self._traced = True
         self._heart.write(
-            "training",
-            before.epoch,
-            self.position.step,
-            step_seconds=(time.monotonic() - self._called) / count,
+            "training", before.epoch, self.position.step, step_seconds=seconds / count
         )
         if self._checkpoints is None:
             return
@@ -184,7 +189,16 @@ class Session:
             self._save()
 
     def trained(self) -> None:
-        """Keeps the progress of the epoch, before validation resets the metrics."""
+        """Keeps the progress of the epoch, before validation resets the metrics.
+
+        Says once if its steps waited for data.
+        """
+        if not self._said_waiting:
+            waited, reads_all = self._loop.input_seconds(), self._loop.reads_all
+            warning = of_waiting(waited, self._in_calls, reads_all=reads_all)
+            self._said_waiting = bool(warning)
+            if warning:
+                LOGGER.warning(warning)
         if self._checkpoints is not None:
             self._trained = self._loop.progress()
 
@@ -229,10 +243,10 @@ class Session:
     def _abandon(self) -> None:
         """Waits for a checkpoint that is being written, when an exception ends training."""
         if self._checkpoints is not None:
-            try:
+            # The user is to see the exception that ended training.
+            with contextlib.suppress(CheckpointError):
                 self._checkpoints.wait()
-            except CheckpointError:
-                return  # The user is to see the exception that ended training.
+            self._checkpoints.release()
 
     def _stops(self) -> bool:
         if self._group.layout.workers > 1:
@@ -302,7 +316,8 @@ def resume(
 def give_back_memories(
     saved: Saved, position: Position, callbacks: list[keras.callbacks.Callback]
 ) -> None:
-    """Restores the state of callbacks from a checkpoint of the same call."""
+    """Restores the state of callbacks from a checkpoint of the same call, which is then let go."""
     if position.fit == saved.position.fit:
-        content = saved.content
-        callback_state.give_back(callbacks, content.manifest["callbacks"], content.arrays)
+        arrays = saved.read_all(callback_state.PREFIX)
+        callback_state.give_back(callbacks, saved.manifest["callbacks"], arrays)
+        saved.close()

@@ -17,8 +17,8 @@ from tfdist.runtime.heartbeat import Heart
 from tfdist.strategy.kinds import kind_of
 from tfdist.training.agreement.together import Agreement, agreeing
 from tfdist.training.callbacks import callback_list, history_of
-from tfdist.training.checkpoint.manager import Saved
 from tfdist.training.checkpoint.position import Position
+from tfdist.training.checkpoint.saved import Saved
 from tfdist.training.epoch_runner import evaluate, predict, train_epoch
 from tfdist.training.feeds import Feeds, validation_is_due
 from tfdist.training.input.feed import AnyFeed
@@ -54,8 +54,9 @@ class Trainer:
             optimizer (local SGD): less is sent, and the numbers are not those of one device.
         outer_learning_rate: The part of the way to such an average that is made.
         outer_momentum: Nesterov momentum of that way; 0.9 with a rate of 0.7 is DiLoCo.
-        steps_per_call: Steps in one call of TensorFlow; "auto" takes the `steps_per_execution`
-            of `compile`. Callbacks are called between calls.
+        steps_per_call: Steps in one call of TensorFlow, between which callbacks are called; "auto"
+            is the `steps_per_execution` of `compile`; if that is 1, of several replicas, and no
+            callback looks at batches, as many short steps as take 50 ms.
         wire_dtype: The type to send gradients in: "float32", "bfloat16" or "float16" (half the
             bytes, rounded; CPUs convert bfloat16 faster); "auto" is float32, which is exact.
         bytes_per_pack: Bytes that TensorFlow sends at once; "auto" leaves it to the strategy.
@@ -210,9 +211,7 @@ class Trainer:
         (x, y, sample_weight), validation_data = self._feeds.split(
             (x, y, sample_weight), validation_split, validation_data
         )
-        saved = None
-        if self._checkpoints is not None:
-            saved = self._checkpoints.find(self._position.fit + 1)
+        saved = self._checkpoints.find(self._position.fit + 1) if self._checkpoints else None
         seed = self._feeds.draw_seed(x) if shuffle else 0
         if saved is not None:
             seed = saved.position.seed
@@ -266,7 +265,9 @@ class Trainer:
             callbacks=every.callbacks,
             before_save=self._agreement.on_save,
         )
-        calls = self._options.calls(self.model.steps_per_execution, every.callbacks)
+        calls = self._options.calls(
+            self.model, every.callbacks, self._group.exchange, alone=self._keras_steps
+        )
         logs: dict[str, Any] = {}
         with session.running():
             for number in range(start.epoch, stop_at):
@@ -382,11 +383,10 @@ class Trainer:
         self, feed: AnyFeed, every: keras.callbacks.CallbackList, follower: Follower
     ) -> dict[str, Any]:
         follower.before_evaluating(0)
-        loop = self._loops.loop(feed)
         return evaluate(
             self.model,
             feed,
-            loop,
+            self._loops.loop(feed),
             every,
             follower,
             exchange=self._group.exchange,

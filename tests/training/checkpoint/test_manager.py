@@ -17,6 +17,13 @@ from tfdist.errors import CheckpointError, ConfigError, Preempted
 from tfdist.training.checkpoint import directory as checkpoint_dir
 
 ROWS, BATCH, EPOCHS = 50, 8, 3  # 7 steps an epoch, the last one ragged
+
+
+def checkpoints_in(folder):
+    """The names of its files, without that of its lock."""
+    return [path.name for path in folder.glob("checkpoint-*")]
+
+
 GENERATOR = np.random.default_rng(0)
 X = GENERATOR.normal(size=(ROWS, 6)).astype("float32")
 Y = GENERATOR.integers(0, 3, ROWS)
@@ -254,7 +261,7 @@ def test_kill_9_and_resume(devices, undisturbed, tmp_path, capsys):
         [sys.executable, "-c", program, str(tmp_path), root], capture_output=True, timeout=300
     )
     assert result.returncode == -signal.SIGKILL, result.stderr.decode()[-2000:]
-    assert os.listdir(tmp_path)
+    assert checkpoints_in(tmp_path)
     model, history = train(strategy_of("one_device", devices), tmp_path)
     assert len(history.epoch) < EPOCHS or "epoch 1, step 6" in capsys.readouterr().err
     assert digest(model) == undisturbed("one_device")[0]
@@ -270,7 +277,7 @@ def test_sigterm_saves_the_step_it_came_in(devices, undisturbed, tmp_path):
             trainer.fit(**data_of("arrays"), epochs=EPOCHS, verbose=0, callbacks=[term])
         assert caught.value.exit_code == 143
         assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
-    totals = [int(name[11:21]) for name in sorted(os.listdir(tmp_path))]
+    totals = [int(name[11:21]) for name in sorted(checkpoints_in(tmp_path))]
     assert totals == [3, 5, 14]  # No step was lost, and none was made after the wish.
     model, _ = train(strategy, tmp_path, checkpoint_steps=100)
     assert digest(model) == undisturbed("mirrored")[0]
@@ -318,7 +325,7 @@ def test_by_epoch_by_time_and_at_the_end(devices, tmp_path):
     strategy = strategy_of("one_device", devices)
 
     def totals(name):
-        return [int(file[11:21]) for file in sorted(os.listdir(tmp_path / name))]
+        return [int(file[11:21]) for file in sorted(checkpoints_in(tmp_path / name))]
 
     train(strategy, tmp_path / "epochs", checkpoint_steps=None, keep_checkpoints=9)
     assert totals("epochs") == [7, 14, 21]
@@ -391,7 +398,7 @@ def test_early_stopping_and_plateaus_remember(devices, tmp_path):
 def test_another_models_directory_is_refused(devices, tmp_path):
     strategy = strategy_of("one_device", devices)
     train(strategy, tmp_path, epochs=1)
-    before = sorted(os.listdir(tmp_path))
+    before = sorted(checkpoints_in(tmp_path))
     for other, message in (
         (make_model(strategy, units=4), r"its model differs \(.*\(6, 4\).*here, .*\(6, 5\).*there"),
         (make_model(strategy, optimizer=keras.optimizers.SGD), "its optimizer differs"),
@@ -399,14 +406,14 @@ def test_another_models_directory_is_refused(devices, tmp_path):
         trainer = tfdist.Trainer(other, checkpoint_dir=tmp_path)
         with pytest.raises(ConfigError, match=message):
             trainer.fit(X, Y, verbose=0)
-    assert sorted(os.listdir(tmp_path)) == before
+    assert sorted(checkpoints_in(tmp_path)) == before
 
 
 def test_a_damaged_one_is_refused_and_the_one_before_used(devices, undisturbed, tmp_path, capsys):
     strategy = strategy_of("one_device", devices)
     with pytest.raises(AssertionError):
         train(strategy, tmp_path, broken=(6, 99), epochs=1)
-    newest = sorted(os.listdir(tmp_path))[-1]
+    newest = sorted(checkpoints_in(tmp_path))[-1]
     (tmp_path / newest).write_bytes((tmp_path / newest).read_bytes()[:-3])
     capsys.readouterr()
     model, _ = train(strategy, tmp_path)
@@ -414,7 +421,7 @@ def test_a_damaged_one_is_refused_and_the_one_before_used(devices, undisturbed, 
     assert f"{newest} cannot be used: it has" in said
     assert "resuming from" in said
     assert digest(model) == undisturbed("one_device")[0]
-    for name in os.listdir(tmp_path):
+    for name in checkpoints_in(tmp_path):
         (tmp_path / name).write_bytes(b"")
     with pytest.raises(ConfigError, match="no intact checkpoint .*it is empty"):
         train(strategy, tmp_path)
@@ -433,7 +440,7 @@ def test_a_directory_that_vanishes_is_an_error_at_the_next_save(devices, tmp_pat
     with pytest.raises(CheckpointError, match="No such file") as caught:
         trainer.fit(X, Y, batch_size=BATCH, epochs=3, verbose=0, callbacks=[Break(5, vanish)])
     assert caught.value.exit_code == 1
-    kept = os.listdir(tmp_path / "elsewhere")
+    kept = checkpoints_in(tmp_path / "elsewhere")
     assert {name for name in kept if name.endswith(".tfdist")} == {
         "checkpoint-0000000002.tfdist",
         "checkpoint-0000000004.tfdist",

@@ -9,7 +9,9 @@ import tensorflow as tf
 
 from tfdist.collectives.layout import ReplicaLayout
 from tfdist.errors import ConfigError
+from tfdist.training.input import arrays
 from tfdist.training.input.adapters import make_feed, split_arrays
+from tfdist.training.input.arrays import pick
 
 X = np.arange(10, dtype="float64")[:, None]
 Y = np.arange(10) % 3
@@ -183,3 +185,26 @@ def test_a_generator_may_give_sparse_tensors():
         data, count = epoch.pop()
         found.append((tf.sparse.to_dense(data).numpy().tolist(), int(count)))
     assert found == [(dense[:2].tolist(), 2), (dense[2:].tolist(), 1)]
+
+
+def test_rows_may_be_handed_out_to_be_picked_elsewhere():
+    shuffled = {"batch_size": 4, "shuffle": True, "seed": 3, "class_weight": {0: 0.5, 2: 3.0}}
+    labels = np.arange(len(X)) % 3
+    given = make_feed(X, labels, layout=ALONE, **shuffled).epoch(1, first=1)
+    handed = make_feed(X, labels, layout=ALONE, hands_out_rows=True, **shuffled).epoch(1, first=1)
+    assert given.held is None
+    assert handed.steps == given.steps
+    while handed.taken < handed.steps - 1:
+        data, count = given.pop()
+        rows, same_count = handed.pop()
+        assert rows.dtype == "int64"
+        assert int(count) == int(same_count)
+        for part, picked in zip(data, pick(handed.held, rows), strict=True):
+            np.testing.assert_array_equal(part, picked)
+
+
+def test_no_rows_are_handed_out_of_what_is_no_array_or_too_large(monkeypatch):
+    data = tf.data.Dataset.from_tensor_slices(X).batch(4)
+    assert make_feed(data, layout=ALONE, hands_out_rows=True).epoch(0).held is None
+    monkeypatch.setattr(arrays, "_MOST_BYTES", 4 * len(X))
+    assert make_feed(X, layout=ALONE, hands_out_rows=True).epoch(0).held is None

@@ -69,10 +69,16 @@ def strategy(devices):
     return strategy_of("one_device", devices)
 
 
-def epoch_of(*data, number=0, first=0):
+def epoch_of(*data, number=0, first=0, hands_out_rows=False):
     """An epoch of the data as the chief of ParameterServerStrategy reads it."""
     x, y = data or (X, Y)
-    feed = make_feed(x, y, layout=ReplicaLayout(), batch_size=BATCH if y is not None else None)
+    feed = make_feed(
+        x,
+        y,
+        layout=ReplicaLayout(),
+        batch_size=BATCH if y is not None else None,
+        hands_out_rows=hands_out_rows,
+    )
     return feed.epoch(number, first=first)
 
 
@@ -87,12 +93,13 @@ def make(strategy, workers=0, **options):
     return model, loop, coordinator
 
 
+@pytest.mark.parametrize("rows", [True, False])
 @pytest.mark.parametrize("workers", [0, 1, 2])
-def test_every_batch_is_trained_on_once_in_the_end(strategy, workers):
+def test_every_batch_is_trained_on_once_in_the_end(strategy, workers, rows):
     model, loop, coordinator = make(strategy, workers)
     for number in range(2):
         loop.reset_metrics()
-        epoch = epoch_of(number=number)
+        epoch = epoch_of(number=number, hands_out_rows=rows)
         loop.train(epoch, 2)
         loop.train(epoch, 1)
         loop.finish_epoch()
@@ -111,12 +118,13 @@ def in_groups(monkeypatch):
     monkeypatch.setattr(grouping, "_SECONDS", 1e9)
 
 
-def test_batches_in_one_message_make_the_steps_they_make_alone(strategy):
+@pytest.mark.parametrize("rows", [True, False])
+def test_batches_in_one_message_make_the_steps_they_make_alone(strategy, rows):
     model, loop, coordinator = make(strategy, workers=1)
     for number in range(2):
         loop.reset_metrics()
         loop._grouping.size = 16
-        assert loop.train(epoch_of(number=number), 3, logs=False) == {}
+        assert loop.train(epoch_of(number=number, hands_out_rows=rows), 3, logs=False) == {}
         loop.finish_epoch()
         begun = [0.0, *plain_weights(epochs=2)][3 * number : 3 * number + 3]
         assert numbers(loop.logs()) == plain_logs(begun)
@@ -160,7 +168,8 @@ def test_metrics_that_keep_no_sums_have_each_batch_sent_alone(strategy, in_group
 def test_evaluation_counts_all_rows_and_changes_nothing(strategy):
     model, loop, _ = make(strategy, workers=2)
     model.set_weights([np.array([[0.5]])])
-    loop.test(epoch_of(), 3)
+    loop.test(epoch_of(), 2)
+    loop.test(epoch_of(first=2, hands_out_rows=True), 1)
     loop.finish_epoch()
     assert numbers(loop.logs()) == plain_logs([0.5] * 3)
     assert (weight(model), int(model.optimizer.iterations.numpy())) == (0.5, 0)
@@ -261,7 +270,9 @@ import tfdist
 cluster = tfdist.Cluster.from_environment()
 if not tfdist.serve(cluster):
     import keras
+    import numpy as np
     import tensorflow as tf
+    from tests.traffic import bytes_sent
     from tests.training.loops.made import BATCH, X, Y, linear, weight
     from tfdist.training.loops import grouping, parameter_server
 
@@ -291,6 +302,15 @@ if not tfdist.serve(cluster):
     parameter_server._PER_WORKER = 2  # Two batches of each are under way.
     tfdist.Trainer(model).fit(X, Y, batch_size=BATCH, epochs=20, verbose=0)
     found["numbers"] = weight(model)
+
+    wide = np.random.default_rng(0).normal(size=(1000, 5000)).astype("float32")  # 20 MB
+    with strategy.scope():
+        model = keras.Sequential([keras.Input((5000,)), keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+    trainer, before = tfdist.Trainer(model), bytes_sent()
+    trainer.fit(wide, wide[:, :1], batch_size=10, epochs=5, verbose=0)
+    trainer.evaluate(wide, wide[:, :1], batch_size=10, verbose=0)
+    found["times sent"] = (bytes_sent() - before) / wide.nbytes
     print("FOUND", found, flush=True)
 """
 
@@ -304,7 +324,10 @@ def test_two_workers_and_a_ps_make_the_steps_of_one_device(tmp_path, monkeypatch
     said = ends["chief/0"][1].splitlines()
     (line,) = [line for line in said if line.startswith("FOUND ")]
     weights = [0.0, *plain_weights(epochs=2)]
-    assert ast.literal_eval(line.removeprefix("FOUND ")) == {
+    found = ast.literal_eval(line.removeprefix("FOUND "))
+    # Once to each worker for `fit`, and once for `evaluate`; not in each of the six passes.
+    assert 1.5 < found.pop("times sent") < 4.5
+    assert found == {
         "workers": 2,
         "logs": [plain_logs(weights[:3]), plain_logs(weights[3:6])],
         "weight": weights[-1],

@@ -344,6 +344,13 @@ def accuracy(work: Work) -> dict[str, list[float]]:
     return accuracy.train(**work.options)
 
 
+def growth(work: Work) -> dict[str, float]:
+    """Trains one size of `tfdist bench growth`."""
+    from tfdist.benchmark import growth
+
+    return growth.train(work.warm_up, work.steps, **work.options)
+
+
 def main(text: str) -> None:
     """Does the work, and writes how long it took where this task is the chief."""
     work = Work(**json.loads(text))

@@ -12,6 +12,9 @@ from typing import Any
 import keras
 import numpy as np
 
+# The names of their arrays begin so.
+PREFIX = "callbacks/"
+
 _REMEMBERED: dict[type, tuple[str, ...]] = {
     keras.callbacks.EarlyStopping: ("wait", "best", "best_epoch", "stopped_epoch"),
     keras.callbacks.ReduceLROnPlateau: ("wait", "best", "cooldown_counter"),
@@ -31,7 +34,7 @@ def collect(
             continue
         states[key] = {name: _plain(getattr(callback, name, None)) for name in attributes}
         for index, weight in enumerate(getattr(callback, "best_weights", None) or ()):
-            arrays[f"callbacks/{key}/best_weights/{index}"] = np.array(weight)
+            arrays[f"{PREFIX}{key}/best_weights/{index}"] = np.asarray(weight)
     return states, arrays
 
 
@@ -49,7 +52,7 @@ def give_back(
             continue
         for name, value in states[key].items():
             setattr(callback, name, value)
-        prefix = f"callbacks/{key}/best_weights/"
+        prefix = f"{PREFIX}{key}/best_weights/"
         weights = [array for name, array in arrays.items() if name.startswith(prefix)]
         if weights:
             callback.best_weights = weights

@@ -1,4 +1,4 @@
-"""Adds checkpoints to a directory in the background, and finds the newest intact one."""
+"""Adds checkpoints to a directory, and finds the newest intact one."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
+from tfdist import __version__
 from tfdist.errors import CheckpointError, ConfigError
 from tfdist.runtime.log import LOGGER
 from tfdist.training.checkpoint import file as checkpoint_file
-from tfdist.training.checkpoint.file import DamagedError
+from tfdist.training.checkpoint.file import Arrays, DamagedError, Reader, UnknownFormatError
+from tfdist.training.checkpoint.lock import DirectoryLock
 
 _NAME = re.compile(r"checkpoint-(\d{10})\.tfdist$")
 _TEMPORARY = re.compile(r"\.checkpoint-\d{10}\.tfdist\.\d+\.tmp$")
@@ -24,8 +24,8 @@ _TEMPORARY = re.compile(r"\.checkpoint-\d{10}\.tfdist\.\d+\.tmp$")
 class CheckpointDirectory:
     """The checkpoints of one job, the newest of which has the highest number.
 
-    Only the chief of the job may use it. At most one checkpoint is being written at a time,
-    by a thread of its own.
+    Only the chief of the job may use it. At most one checkpoint is on its way to the disk at a
+    time, followed by a thread of its own.
 
     Args:
         path: The directory; it is created when first written to.
@@ -38,15 +38,17 @@ class CheckpointDirectory:
         self._thread: threading.Thread | None = None
         self._error: Exception | None = None
         self._damaged: set[str] = set()
+        self._lock = DirectoryLock(self.path)
 
     def prepare(self) -> None:
-        """Creates the directory, and checks that it can be written to.
+        """Creates the directory, takes its lock, and checks that it can be written to.
 
         Raises:
-            ConfigError: It cannot be created or written to.
+            ConfigError: It cannot be created or written to, or another job uses it.
         """
         try:
             self.path.mkdir(parents=True, exist_ok=True)
+            self._lock.acquire()
             for name in os.listdir(self.path):
                 if _TEMPORARY.match(name):  # A run was killed while it wrote this one.
                     (self.path / name).unlink(missing_ok=True)
@@ -59,23 +61,32 @@ class CheckpointDirectory:
                 "give a directory on a disk with space that this user may write to"
             ) from None
 
-    def newest(self) -> tuple[Path, bytes] | None:
-        """Reads the newest checkpoint that is intact; logs the damaged ones it skips.
+    def release(self) -> None:
+        """Lets another job use the directory."""
+        self._lock.release()
+
+    def newest(self) -> tuple[Path, Reader] | None:
+        """Opens the newest checkpoint that is intact; logs the damaged ones it skips.
 
         Returns:
-            Its path and bytes; None where there is no checkpoint at all.
+            Its path and content; None where there is no checkpoint at all.
 
         Raises:
-            ConfigError: There are checkpoints, and none of them is intact.
+            ConfigError: There are checkpoints, and none of them is intact; or the newest is of
+                another version of tfdist.
         """
         faults = []
         for path in reversed(self._paths()):
             try:
-                data = path.read_bytes()
-                checkpoint_file.decode(data)
-                return path, data
+                return path, checkpoint_file.open_checkpoint(path)
             except FileNotFoundError:
                 continue
+            except UnknownFormatError as error:
+                # Training on from the one before would overwrite what that version has done.
+                raise ConfigError(
+                    f"checkpoint_dir: {path} is of another version of tfdist than this one "
+                    f"({__version__}): {error}; use that version, or give another directory"
+                ) from None
             except (DamagedError, OSError) as error:
                 fault = error.strerror if isinstance(error, OSError) else str(error)
                 faults.append(f"{path.name}: {fault}")
@@ -90,23 +101,30 @@ class CheckpointDirectory:
             )
         return None
 
-    def add(
-        self, number: int, manifest: Mapping[str, Any], arrays: Mapping[str, np.ndarray]
-    ) -> None:
-        """Begins to write a checkpoint, after waiting for the one before it.
+    def add(self, number: int, manifest: Mapping[str, Any], arrays: Arrays) -> None:
+        """Writes a checkpoint, and begins to bring it to the disk.
+
+        The arrays are written one by one before this returns, so that no copy of them all is
+        needed; a thread waits for the disk.
 
         Args:
             number: Its place in the order; a checkpoint of the same number is replaced.
             manifest: Facts about the run.
-            arrays: Arrays that are not changed any more.
+            arrays: Its arrays.
 
         Raises:
             CheckpointError: The one before it could not be written.
         """
         self.wait()
+        path = self.path / f"checkpoint-{number:010d}.tfdist"
+        try:
+            temporary = checkpoint_file.begin(path, manifest, arrays)
+        except Exception as error:  # Raised later, by `wait`, as for one that the disk refuses.
+            self._error = error
+            return
         self._thread = threading.Thread(
-            target=self._write,
-            args=(number, dict(manifest), dict(arrays)),
+            target=self._finish,
+            args=(number, temporary, path),
             name="tfdist-checkpoint",
             daemon=True,
         )
@@ -118,7 +136,7 @@ class CheckpointDirectory:
         Raises:
             CheckpointError: It could not be written.
         """
-        if self._thread is not None and not self._thread.is_alive():
+        if self._thread is None or not self._thread.is_alive():
             self.wait()
 
     def wait(self) -> None:
@@ -138,10 +156,9 @@ class CheckpointDirectory:
                 "check the disk and start again"
             ) from error
 
-    def _write(self, number: int, manifest: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
+    def _finish(self, number: int, temporary: Path, path: Path) -> None:
         try:
-            path = self.path / f"checkpoint-{number:010d}.tfdist"
-            checkpoint_file.write(path, checkpoint_file.encode(manifest, arrays))
+            checkpoint_file.finish(temporary, path)
             self._damaged.discard(path.name)
             self._prune(number)
         except Exception as error:  # Raised later, by `wait`, in the caller's thread.

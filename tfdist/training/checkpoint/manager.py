@@ -3,42 +3,31 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import re
 import time
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 
+from tfdist import __version__
 from tfdist.collectives.process_group import ProcessGroup
 from tfdist.errors import CheckpointError, ConfigError, TfdistError
 from tfdist.strategy.kinds import public_name
 from tfdist.training.checkpoint import callback_state
-from tfdist.training.checkpoint import file as checkpoint_file
 from tfdist.training.checkpoint.directory import CheckpointDirectory
-from tfdist.training.checkpoint.file import Content
+from tfdist.training.checkpoint.file import Held, Reader
 from tfdist.training.checkpoint.position import Position
+from tfdist.training.checkpoint.saved import Saved
 from tfdist.training.loops.base import Loop, Progress
 from tfdist.training.model.inspection import all_optimizers, inner_optimizer
 
 # Keras numbers the names of what is made: dense, dense_1. How many were made before, in this
 # process, says nothing about the model.
 _NUMBERED = re.compile(r"_\d+(?=_|/|$)")
-
-
-@dataclass(frozen=True)
-class Saved:
-    """A checkpoint that was found, the same on every worker."""
-
-    name: str
-    content: Content
-
-    @property
-    def position(self) -> Position:
-        """The position of the run."""
-        return Position(**self.content.manifest["position"])
 
 
 class Checkpoints:
@@ -73,6 +62,7 @@ class Checkpoints:
         self._last_total = 0
         self._last_time = time.monotonic()
         self._found: Saved | None = None
+        self._reader: Reader | None = None
         self._looked = False
 
     def find(self, fit: int) -> Saved | None:
@@ -81,34 +71,58 @@ class Checkpoints:
         All workers must call it at the same point.
 
         Raises:
-            ConfigError: The directory cannot be used, or holds damaged checkpoints only.
+            ConfigError: The directory cannot be used, or another job uses it, or it holds damaged
+                checkpoints only.
         """
         if not self._looked:
             self._found = self._look()
             self._looked = True
+        else:
+            self._said_together(self._lock)
         if self._found is None or self._found.position.fit < fit:
             return None
         return self._found
 
     def _look(self) -> Saved | None:
         """Reads the chief's checkpoint on every worker; the chief's errors are raised on all."""
+        message = self._said_together(self._read)
+        if not message:
+            return None
+        name, manifest, arrays = json.loads(message)
+        return Saved(name, manifest, arrays, self._group, self._reader)
+
+    def _said_together(self, of_chief: Callable[[], bytes]) -> bytes:
+        """Returns on every worker what a function returned on the chief, or raises its error."""
         message = b""
         if self._group.is_chief:
             try:
-                self._directory.prepare()
-                newest = self._directory.newest()
-                if newest is not None:
-                    path, data = newest
-                    message = b"=" + str(path).encode() + b"\n" + data
+                message = b"=" + of_chief()
             except ConfigError as error:
                 message = b"!" + str(error).encode()
         message = self._group.broadcast(message)
         if message.startswith(b"!"):
             raise ConfigError(message[1:].decode())
-        if not message:
-            return None
-        name, _, data = message[1:].partition(b"\n")
-        return Saved(name.decode(), checkpoint_file.decode(data))
+        return message[1:]
+
+    def _lock(self) -> bytes:
+        self._directory.prepare()
+        return b""
+
+    def _read(self) -> bytes:
+        self._directory.prepare()
+        newest = self._directory.newest()
+        if newest is None:
+            return b""
+        path, self._reader = newest
+        arrays = []
+        for name in self._reader.names:
+            dtype, shape = self._reader.describe(name)
+            arrays.append((name, dtype.name, shape))
+        return json.dumps((str(path), self._reader.manifest, arrays)).encode()
+
+    def release(self) -> None:
+        """Lets another job use the directory, until `find` is called again."""
+        self._directory.release()
 
     def restore(self, saved: Saved, loop: Loop, global_batch: int) -> None:
         """Assigns the saved values to the model and its optimizers.
@@ -124,22 +138,22 @@ class Checkpoints:
         Raises:
             ConfigError: It is the checkpoint of another model or another optimizer.
         """
-        manifest, arrays = saved.content.manifest, saved.content.arrays
+        manifest = saved.manifest
         for kind, variables in _kinds(self._model).items():
             self._compare(saved, kind, manifest[kind], variables)
             for index, variable in enumerate(variables):
-                variable.value.assign(_tensor(arrays[f"{kind}/{index}"]))
+                variable.value.assign(_tensor(saved.read(f"{kind}/{index}")))
         for optimizer in all_optimizers(self._model):
             counter = inner_optimizer(optimizer).iterations
             counter.assign(saved.position.after(int(counter.numpy()), global_batch))
         totals = None
         if manifest["metrics"] == _describe(self._model.metrics_variables):
-            totals = [_tensor(arrays[f"metrics/{i}"]) for i in range(len(manifest["metrics"]))]
+            totals = [_tensor(saved.read(f"metrics/{i}")) for i in range(len(manifest["metrics"]))]
         own = loop.update.variables
         # Of a checkpoint written with other settings there may be none, or others.
         if manifest.get("update", []) == _shapes(own):
             for index, variable in enumerate(own):
-                variable.assign(_tensor(arrays[f"update/{index}"]))
+                variable.assign(_tensor(saved.read(f"update/{index}")))
         loop.resume(totals, manifest["logs"])
         self._last_total = saved.position.total
 
@@ -165,7 +179,7 @@ class Checkpoints:
 
     def describe(self, saved: Saved, global_batch: int) -> str:
         """Returns a line with the checkpoint that is resumed, and the settings that changed."""
-        position, cluster = saved.position, saved.content.manifest["cluster"]
+        position, cluster = saved.position, saved.manifest["cluster"]
         line = f"resuming from {saved.name}: epoch {position.epoch + 1}, step {position.step}"
         now = self._cluster(global_batch)
         changes = []
@@ -188,7 +202,7 @@ class Checkpoints:
 
     def has_as_many_workers(self, saved: Saved) -> bool:
         """Returns whether as many workers train as when the checkpoint was written."""
-        return bool(saved.content.manifest["cluster"]["workers"] == self._group.layout.workers)
+        return bool(saved.manifest["cluster"]["workers"] == self._group.layout.workers)
 
     def until_due(self, total: int) -> int | None:
         """Returns the number of batches until the next checkpoint; None if not saved by steps."""
@@ -215,7 +229,7 @@ class Checkpoints:
         progress: Progress,
         callbacks: list[keras.callbacks.Callback],
     ) -> None:
-        """Copies the values and begins to write them, on the chief only.
+        """Writes the values, on the chief only; they need not be on the disk when it returns.
 
         Args:
             position: The position of training.
@@ -228,9 +242,12 @@ class Checkpoints:
         self._last_total, self._last_time = position.total, time.monotonic()
         if not self._group.is_chief:
             return
-        remembered, arrays = callback_state.collect(callbacks)
+        arrays: dict[str, np.ndarray | Held] = {}
+        remembered, of_callbacks = callback_state.collect(callbacks)
+        arrays.update(of_callbacks)
         kinds = _kinds(self._model)
         manifest = {
+            "tfdist": __version__,
             "position": dataclasses.asdict(position),
             "cluster": self._cluster(position.global_batch),
             "saved": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
@@ -242,7 +259,7 @@ class Checkpoints:
         }
         for kind, variables in kinds.items():
             for index, variable in enumerate(variables):
-                arrays[f"{kind}/{index}"] = _host(variable)
+                arrays[f"{kind}/{index}"] = _held(variable)
         for index, array in enumerate(progress.update):
             arrays[f"update/{index}"] = array
         for index, total in enumerate(progress.totals):
@@ -310,11 +327,18 @@ def _shapes(variables: list[tf.Variable]) -> list[list[int]]:
     return [[int(d) for d in v.shape] for v in variables]
 
 
-def _host(variable: keras.Variable) -> np.ndarray:
-    """Returns a copy of a variable's first local copy: reading all might be a collective."""
-    local = getattr(variable.value, "values", None)
-    tensor = tf.convert_to_tensor(local[0] if local else variable.value)
-    return np.array(tensor.numpy())
+def _held(variable: keras.Variable) -> Held:
+    """Returns a variable's value, to be fetched from its first local copy when it is written.
+
+    Reading all copies might be a collective.
+    """
+
+    def fetch() -> np.ndarray:
+        local = getattr(variable.value, "values", None)
+        return np.asarray(tf.convert_to_tensor(local[0] if local else variable.value))
+
+    dtype = tf.as_dtype(variable.dtype).as_numpy_dtype
+    return Held(np.dtype(dtype), tuple(int(d) for d in variable.shape), fetch)
 
 
 def _tensor(array: np.ndarray) -> tf.Tensor:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import collections
+import dataclasses
+import functools
 import inspect
 import itertools
 from collections.abc import Callable, Iterator
@@ -15,6 +17,14 @@ import tensorflow as tf
 from tfdist.collectives.layout import ReplicaLayout
 from tfdist.errors import ConfigError
 from tfdist.runtime.log import LOGGER
+from tfdist.training.input.arrays import (
+    Arrays,
+    read_arrays,
+    table_of,
+    tuples,
+    unpack,
+    weigh_classes,
+)
 from tfdist.training.input.batch import rows_between, rows_of
 from tfdist.training.input.datasets import Readings
 from tfdist.training.input.feed import Feed
@@ -35,6 +45,7 @@ def make_feed(
     seed: int = 0,
     class_weight: dict[int, float] | None = None,
     steps: int | None = None,
+    hands_out_rows: bool = False,
 ) -> Feed:
     """Makes the feed of any data that Keras' `fit` would accept.
 
@@ -51,11 +62,14 @@ def make_feed(
         seed: The order of shuffled arrays depends on it and the epoch.
         class_weight: A weight for each class.
         steps: Steps per epoch, or None for all of the data.
+        hands_out_rows: Whether elements of arrays are the numbers of their rows, to be picked
+            from the epoch's `held` where they are used.
 
     Raises:
         ConfigError: The data is none of these, or an argument cannot be used with it.
     """
-    arrays = ends = False
+    arrays: Arrays | None = None
+    ends = False
     make: Callable[[int, int], tf.data.Dataset]
     peek: Callable[[], tf.data.Dataset] | None = None
     pass_over: Callable[[int], None] = lambda epochs: None  # noqa: E731
@@ -73,9 +87,12 @@ def make_feed(
         make, peek = _of_generator(x)
         ends = True
     else:
-        arrays = True
-        make = _of_arrays(x, y, sample_weight, batch_size or _DEFAULT_BATCH, shuffle, seed)
-    if not arrays:
+        arrays = read_arrays(x, y, sample_weight)
+        order = functools.partial(
+            arrays.order, batch=batch_size or _DEFAULT_BATCH, shuffle=shuffle, seed=seed
+        )
+        make = _picked(arrays, order)
+    if arrays is None:
         for name, value in (("y", y), ("sample_weight", sample_weight)):
             if value is not None:
                 raise ConfigError(
@@ -90,15 +107,25 @@ def make_feed(
 
     def of_epoch(epoch: int, first: int) -> tf.data.Dataset:
         batches = with_class_weight(make(epoch, first), class_weight)
-        return batches.map(lambda *e: _own_part(_element(e), layout))
+        return batches.map(lambda *e: _own_part(unpack(e), layout))
 
     def sample() -> tf.data.Dataset:
         # Uncut: this worker's part of a small batch may have no rows.
         batches = with_class_weight(peek() if peek is not None else make(0, 0), class_weight)
-        return batches.map(lambda *e: _own_part(_element(e), ReplicaLayout()))
+        return batches.map(lambda *e: _own_part(unpack(e), ReplicaLayout()))
+
+    held = None
+    make_element = of_epoch
+    if hands_out_rows and arrays is not None and arrays.are_small:
+        table = None if class_weight is None else table_of(class_weight)
+        held = dataclasses.replace(arrays, weights=table).held
+
+        def make_element(epoch: int, first: int) -> tf.data.Dataset:
+            return order(epoch, first).map(lambda rows: (rows, rows_of(rows)))
 
     return Feed(
-        of_epoch,
+        make_element,
+        held=held,
         whole=True,
         layout=layout,
         steps=steps,
@@ -150,11 +177,6 @@ def _own_part(data: Any, layout: ReplicaLayout) -> tuple[Any, tf.Tensor]:
     return rows_between(data, *layout.own_rows(rows)), rows
 
 
-def _element(parts: tuple[Any, ...]) -> Any:
-    """Unpacks a dataset's element as Keras does: a tuple's parts are separate arguments."""
-    return parts if len(parts) > 1 or isinstance(parts[0], tuple) else parts[0]
-
-
 def _of_function(
     function: Callable[..., tf.data.Dataset],
     layout: ReplicaLayout,
@@ -164,7 +186,7 @@ def _of_function(
     batches = function_batches(function, layout, class_weight)
 
     def make(epoch: int, first: int) -> tf.data.Dataset:
-        return batches(epoch, first).map(lambda *e: (_element(e), rows_of(_element(e))))
+        return batches(epoch, first).map(lambda *e: (unpack(e), rows_of(unpack(e))))
 
     return Feed(make, whole=layout.workers == 1, layout=layout, steps=steps)
 
@@ -206,63 +228,22 @@ def function_batches(
     return make
 
 
-def _of_arrays(
-    x: Any, y: Any, sample_weight: Any, batch: int, shuffle: bool, seed: int
+def _picked(
+    arrays: Arrays, order: Callable[[int, int], tf.data.Dataset]
 ) -> Callable[[int, int], tf.data.Dataset]:
-    parts: Any = (x,) if y is None else (x, y)
-    if sample_weight is not None:
-        parts = (x, y, sample_weight)
-    parts = _tuples(parts)
-    parts = tf.nest.map_structure(
-        lambda a: a if a is None or tf.is_tensor(a) else np.asarray(a), parts
-    )
-    arrays = [a for a in tf.nest.flatten(parts) if a is not None]
-    if any(isinstance(a, (tf.SparseTensor, tf.RaggedTensor)) for a in arrays):
-        raise ConfigError(
-            "data: a sparse or ragged tensor is given, whose rows cannot be picked one by one; "
-            "give tf.data.Dataset.from_tensor_slices(tensors).batch(n)"
-        )
-    if any(a.ndim == 0 for a in arrays):
-        raise ConfigError(
-            "data: a list of numbers or a number is given; allowed: arrays with a row for each "
-            "example (numpy.array(...))"
-        )
-    lengths = {int(a.shape[0]) for a in arrays}
-    if len(lengths) != 1:
-        raise ConfigError(
-            f"data: the arrays have {' and '.join(map(str, sorted(lengths)))} rows; "
-            "allowed: the same number in all"
-        )
-    (length,) = lengths
-
-    def tensor(array: Any) -> tf.Tensor | None:
-        if array is None:
-            return None
-        # As in Keras.
-        kept = keras.config.floatx() if array.dtype == np.float64 else None
-        return tf.convert_to_tensor(array, kept)
-
-    tensors = tf.nest.map_structure(tensor, parts)
-
-    def make(epoch: int, first: int) -> tf.data.Dataset:
-        order = np.arange(length)
-        if shuffle:
-            order = np.random.default_rng((seed, epoch)).permutation(length)
-        indices = tf.data.Dataset.from_tensor_slices(order[first * batch :]).batch(batch)
-        return indices.map(
-            lambda rows: tf.nest.map_structure(
-                lambda t: None if t is None else tf.gather(t, rows), tensors
-            )
+    def pick_parts(rows: tf.Tensor) -> Any:
+        return tf.nest.map_structure(
+            lambda t: None if t is None else tf.gather(t, rows), arrays.tensors
         )
 
-    return make
+    return lambda epoch, first: order(epoch, first).map(pick_parts)
 
 
 def _of_generator(
     generator: Iterator[Any],
 ) -> tuple[Callable[[int, int], tf.data.Dataset], Callable[[], tf.data.Dataset]]:
     """Returns datasets of the generator's remaining elements, and one of its first element."""
-    first = [_tuples(element) for element in itertools.islice(generator, _LOOKED_AT)]
+    first = [tuples(element) for element in itertools.islice(generator, _LOOKED_AT)]
     if not first:
         raise ConfigError("data: the generator has no batch; give at least one example")
     waiting = collections.deque(first)
@@ -276,7 +257,7 @@ def _of_generator(
                 yield waiting.popleft()
             for element in generator:
                 ended = False
-                yield _tuples(element)
+                yield tuples(element)
             if ended:
                 LOGGER.warning(
                     "data: the generator has ended, so there is nothing for epoch %d; give "
@@ -300,13 +281,13 @@ def _of_py_dataset(
     looked_at = _LOOKED_AT if length is None else min(_LOOKED_AT, length)
     if not looked_at:
         raise ConfigError("data: the PyDataset has no batch; give at least one example")
-    signature = _signature(*(_tuples(data[index]) for index in range(looked_at)))
+    signature = _signature(*(tuples(data[index]) for index in range(looked_at)))
 
     def make(epoch: int, first_batch: int) -> tf.data.Dataset:
         def batches() -> Iterator[Any]:
             counter = itertools.count(first_batch)
             for index in counter if length is None else range(first_batch, length):
-                yield _tuples(data[index])
+                yield tuples(data[index])
 
         dataset = tf.data.Dataset.from_generator(batches, output_signature=signature)
         if length is not None:
@@ -319,15 +300,6 @@ def _of_py_dataset(
             data.on_epoch_end()
 
     return make, pass_over
-
-
-def _tuples(element: Any) -> Any:
-    """Replaces lists in a structure by tuples: tf.data would convert lists to tensors."""
-    if isinstance(element, dict):
-        return {key: _tuples(value) for key, value in element.items()}
-    if isinstance(element, (list, tuple)):
-        return tuple(_tuples(value) for value in element)
-    return element
 
 
 def _signature(*elements: Any) -> Any:
@@ -353,26 +325,10 @@ def with_class_weight(
     """Adds sample weights by class to a dataset; returns it unchanged for None."""
     if class_weight is None:
         return dataset
-    table = np.ones(max(class_weight) + 1, np.float32)
-    for label, weight in class_weight.items():
-        table[label] = weight
+    table = table_of(class_weight)
 
     def add(*parts: Any) -> Any:
-        if len(parts) == 3:
-            raise ConfigError(
-                "class_weight: given beside sample_weight; allowed: one of them (multiply the "
-                "class weights into the sample weights)"
-            )
-        if len(parts) != 2 or not tf.is_tensor(parts[1]):
-            raise ConfigError("class_weight: allowed with elements (x, y) of one target only")
-        x, y = parts
-        labels = y
-        if y.shape.rank is not None and y.shape.rank > 1:
-            labels = tf.argmax(y, -1) if y.shape[-1] != 1 else tf.squeeze(y, -1)
-        labels = tf.cast(tf.round(tf.cast(labels, tf.float32)), tf.int32)
-        known = labels < len(table)
-        weights = tf.gather(tf.constant(table), tf.where(known, labels, 0))
-        return x, y, tf.where(known, weights, 1.0)
+        return weigh_classes(table, *parts)
 
     # AutoGraph would wrap the errors into one of its own.
     return dataset.map(tf.autograph.experimental.do_not_convert(add))

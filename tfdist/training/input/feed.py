@@ -37,6 +37,8 @@ class Epoch:
     def __post_init__(self) -> None:
         self._next: Any = None
         self.taken = 0  # How many elements were taken one by one.
+        # Arrays of which the elements are the numbers of rows; None where elements are data.
+        self.held: Any = None
         self.may_be_empty = False
 
     def peek(self) -> bool:
@@ -100,6 +102,7 @@ class Feed:
             earlier reads.
         end_epoch: Called after each epoch.
         ends: Whether the data can be read once only, so that a later epoch may have nothing.
+        held: What `Arrays.held` gave if the elements are the numbers of rows, else None.
 
     Attributes:
         rows: Rows of the first element, once `sample` was called: the global batch if `whole`.
@@ -117,12 +120,14 @@ class Feed:
         pass_over: Callable[[int], None] = lambda epochs: None,
         end_epoch: Callable[[], None] = lambda: None,
         ends: bool = False,
+        held: Any = None,
     ) -> None:
         self._make = make
         self._make_sample = sample or (lambda: make(0, 0))
         self._pass_over = pass_over
         self.end_epoch = end_epoch
         self._ends = ends
+        self._held = held
         self._begun = False
         self.rows = 0
         self.first_batch: Any = None
@@ -177,6 +182,12 @@ class Feed:
         exchange: Callable[[int], list[int]] | None = None,
         first: int = 0,
     ) -> Epoch:
+        """Starts epoch `number`; see `_begin`."""
+        begun = self._begin(number, exchange, first)
+        begun.held = self._held
+        return begun
+
+    def _begin(self, number: int, exchange: Callable[[int], list[int]] | None, first: int) -> Epoch:
         """Starts epoch `number`.
 
         Args:

@@ -46,10 +46,12 @@ class Loop(abc.ABC):
     Attributes:
         totals: The sums behind the metrics.
         update: Updates the weights, after each batch or after several.
+        reads_all: Whether each of several workers reads all data and takes its part of it.
     """
 
     totals: MetricTotals
     update: Update
+    reads_all: bool = False
 
     def build(self, feed: AnyFeed) -> None:  # noqa: B027
         """Makes the model's variables before a checkpoint is read, where that is not done yet."""
@@ -91,6 +93,13 @@ class Loop(abc.ABC):
     def publish(self) -> None:
         """Writes the metrics' sums to the metrics themselves, for `metric.result()` to see."""
         self.totals.publish()
+
+    def input_seconds(self) -> float:
+        """Returns how long steps have waited for elements since this was asked last; 0 if unknown.
+
+        Elements that are fetched before a step, one by one, do not count.
+        """
+        return 0.0
 
     @abc.abstractmethod
     def finish_epoch(self) -> None:

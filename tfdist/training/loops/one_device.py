@@ -22,6 +22,7 @@ from keras.src.backend.tensorflow.trainer import (
 from keras.src.utils.python_utils import pythonify_logs
 
 from tfdist.training.input.feed import AnyFeed, Epoch
+from tfdist.training.input.intake import Intake
 from tfdist.training.input.keras_feed import KerasEpoch
 from tfdist.training.loops.base import Loop, Progress
 from tfdist.training.step.reduction import Reduced
@@ -56,8 +57,9 @@ class OneDeviceLoop(Loop):
         train_step = model.train_step
         if compile_update:
             train_step = functools.partial(_with_compiled_update, model)
-        self._train = _Calls(model, strategy, train_step, fed_path)
-        self._test = _Calls(model, strategy, model.test_step, fed_path)
+        self._intake = Intake(fed_path)
+        self._train = _Calls(model, strategy, train_step, self._intake)
+        self._test = _Calls(model, strategy, model.test_step, self._intake)
         self._logs: dict[str, Any] = {}
 
     def take_sample(self, data: Any) -> None:
@@ -121,6 +123,10 @@ class OneDeviceLoop(Loop):
 
     def finish_epoch(self) -> None:
         """Does nothing: every step is in the weights."""
+
+    def input_seconds(self) -> float:
+        """Returns how long steps have waited for elements since this was asked last."""
+        return self._intake.seconds()
 
     def publish(self) -> None:
         """Does nothing: the metrics are in their own variables."""
@@ -193,13 +199,13 @@ class _Calls:
         model: The model.
         strategy: Its strategy.
         step: `train_step` or `test_step`.
-        fed_path: A file to write whenever a step has got its input; "" for none.
+        intake: Where it gets its elements.
     """
 
     def __init__(
-        self, model: keras.Model, strategy: tf.distribute.Strategy, step: Step, fed_path: str
+        self, model: keras.Model, strategy: tf.distribute.Strategy, step: Step, intake: Intake
     ) -> None:
-        self._fed_path = fed_path
+        self._intake = intake
 
         def on_batch(data: Any) -> Any:
             outputs = strategy.run(step, args=(data,))
@@ -208,8 +214,8 @@ class _Calls:
             )
 
         self._on_batch: Step = on_batch
-        self._from_iterator: Step = lambda iterator: self._step(iterator.get_next())
-        self._from_optional: Step = lambda optional: self._step(optional.get_value())
+        self._from_iterator: Step = lambda iterator: self._step(intake.take(iterator))
+        self._from_optional: Step = lambda optional: self._step(intake.taken(optional.get_value()))
         self._several: Callable[..., Any] | None = None
         if not model.run_eagerly:
             # As in Keras' own functions the model's code is not rewritten by AutoGraph.
@@ -247,21 +253,18 @@ class _Calls:
         return _logs(outputs)
 
     def _step(self, element: Any) -> Any:
-        if self._fed_path:
-            with tf.control_dependencies(
-                [t for t in tf.nest.flatten(element, expand_composites=True) if tf.is_tensor(t)]
-            ):
-                tf.io.write_file(self._fed_path, "")
         return self._on_batch(keras.tree.map_structure(_none_if_optional, element))
 
     def _repeat(self, iterator: Any, steps: tf.Tensor) -> Any:
         """A loop of the graph, whose first round shows what a step returns."""
-        structure = self._step(iterator.get_next())
+        structure = self._step(self._intake.take(iterator))
         leaves = tf.nest.flatten(structure, expand_composites=True)
         held = [index for index, leaf in enumerate(leaves) if leaf is not None]
 
         def body(done: tf.Tensor, *_: Any) -> Any:
-            outputs = tf.nest.flatten(self._step(iterator.get_next()), expand_composites=True)
+            outputs = tf.nest.flatten(
+                self._step(self._intake.take(iterator)), expand_composites=True
+            )
             return (done + 1, *(outputs[index] for index in held))
 
         first = [leaves[index] for index in held]

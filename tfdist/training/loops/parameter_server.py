@@ -1,7 +1,8 @@
 """Trains under ParameterServerStrategy: workers step on their own, the chief counts.
 
-The chief reads the data and sends batches to a worker as closures, short ones several at a time, so
-each batch is used exactly once, and again only if its worker was lost before it answered. Metrics
+The chief sends batches to a worker as closures, short ones several at a time, so each batch is used
+exactly once, and again only if its worker was lost before it answered. Workers have copies of
+arrays (TensorFlow sends a tensor to each once), and the chief sends the numbers of rows. Metrics
 and the step counter live in the chief: workers that read, add and write back would lose counts.
 """
 
@@ -17,6 +18,7 @@ import tensorflow as tf
 
 from tfdist.collectives.peer_errors import is_loss, lost_ps
 from tfdist.collectives.transport import SingleReplica
+from tfdist.training.input.arrays import pick
 from tfdist.training.input.batch import loosen, rows_of
 from tfdist.training.input.feed import Epoch
 from tfdist.training.loops.base import Loop, Progress, plain
@@ -70,6 +72,7 @@ class ParameterServerLoop(Loop):
         workers = _count_workers()
         self._most_under_way = _PER_WORKER * workers
         self._under_way: collections.deque[Any] = collections.deque()
+        self._held: Any = None
         # Where metrics need the outputs of a batch, these come back by themselves.
         self._grouping = Grouping(most=1) if self._gathers else Grouping(workers=workers)
         self._iterations = self._optimize.iterations
@@ -97,6 +100,7 @@ class ParameterServerLoop(Loop):
         Where nobody reads the logs, some may wait for the next call.
         """
         self._training = True
+        self._held = epoch.held
         for _ in range(steps):
             data, _ = epoch.pop()
             if not self._grouping.takes(data):
@@ -114,13 +118,13 @@ class ParameterServerLoop(Loop):
         self._training = False
         for _ in range(steps):
             data, _ = epoch.pop()
-            self._schedule(1, tf.constant(self._count - 1), self._test, data)
+            self._schedule(1, tf.constant(self._count - 1), self._test, data, epoch.held)
         return self.logs()
 
     def predict(self, epoch: Epoch, steps: int = 1) -> Any:
         """Hands the next batch out for prediction."""
         data, _ = epoch.pop()
-        return self._coordinator.schedule(self._predict, args=(data,))
+        return self._coordinator.schedule(self._predict, args=(data, epoch.held))
 
     def fetch(self, prediction: Any) -> Any:
         """Waits for the outputs."""
@@ -162,9 +166,10 @@ class ParameterServerLoop(Loop):
         step = tf.constant(self._count, self._iterations.dtype)
         self._count += len(batches)
         if len(batches) == 1:
-            self._schedule(1, step, self._train, batches[0], step)
+            self._schedule(1, step, self._train, batches[0], self._held, step)
         else:
-            self._schedule(len(batches), step, self._train_many, stack(batches), step)
+            together = stack(batches)
+            self._schedule(len(batches), step, self._train_many, together, self._held, step)
 
     def _write_count(self) -> None:
         """Writes the number of updates to the optimizer, which is on a ps."""
@@ -212,8 +217,8 @@ class ParameterServerLoop(Loop):
 
     # The functions below are traced, and run on a worker.
 
-    def _train_batch(self, data: Any, step: tf.Tensor) -> Any:
-        piece = _whole(data)._replace(updates=step)
+    def _train_batch(self, data: Any, held: Any, step: tf.Tensor) -> Any:
+        piece = _whole(data, held)._replace(updates=step)
 
         def replica() -> ReplicaOutput:
             return self._step.train(piece, loss_scale=self.update.loss_scale())
@@ -228,13 +233,13 @@ class ParameterServerLoop(Loop):
         outputs = self._without_gaps(output.outputs)
         return pack(output.metrics), output.logs, outputs, tf.cast(~finite, step.dtype)
 
-    def _train_batches(self, stacked: Any, step: tf.Tensor) -> Any:
+    def _train_batches(self, stacked: Any, held: Any, step: tf.Tensor) -> Any:
         """Trains on batches one after another; returns each one's metrics, the last one's logs."""
         count = rows_of(stacked)
 
         def train(index: tf.Tensor, overflows: tf.Tensor) -> Any:
             before = step + tf.cast(index, step.dtype) - overflows
-            grown, logs, _, over = self._train(unstack(stacked, index), before)
+            grown, logs, _, over = self._train(unstack(stacked, index), held, before)
             return grown, logs, overflows + over
 
         def body(index: tf.Tensor, arrays: Any, logs: Any, overflows: tf.Tensor) -> Any:
@@ -254,15 +259,15 @@ class ParameterServerLoop(Loop):
         )
         return [array.stack() for array in arrays], logs, [], overflows
 
-    def _test_batch(self, data: Any) -> Any:
-        piece = _whole(data)
+    def _test_batch(self, data: Any, held: Any) -> Any:
+        piece = _whole(data, held)
         with self._step.intercepting():
             output = ReplicaOutput(*self._strategy.run(lambda: self._step.test(piece)))
         self._assign_changed(TEST, output.state)
         return pack(output.metrics), output.logs, self._without_gaps(output.outputs), 0
 
-    def _predict_batch(self, data: Any) -> Any:
-        piece = _whole(data)
+    def _predict_batch(self, data: Any, held: Any) -> Any:
+        piece = _whole(data, held)
         with self._step.intercepting():
             outputs, state = self._strategy.run(lambda: self._step.predict(piece))
         self._assign_changed(PREDICT, state)
@@ -283,9 +288,11 @@ class ParameterServerLoop(Loop):
         return tf.nest.pack_sequence_as(self._outputs_like, whole)
 
 
-def _whole(data: Any) -> Slice:
-    """Returns the slice that is a worker's whole batch."""
+def _whole(data: Any, held: Any) -> Slice:
+    """Returns the slice that is a worker's whole batch, picked from what it holds if need be."""
     data = loosen(data)
+    if held is not None:
+        data = pick(held, data)
     return Slice(data, rows_of(data), tf.constant(1.0))
 
 

@@ -17,6 +17,7 @@ from tfdist.collectives.own_variable import own_variable
 from tfdist.collectives.transport import Transport
 from tfdist.training.input.batch import loosen
 from tfdist.training.input.feed import Epoch
+from tfdist.training.input.intake import Intake
 from tfdist.training.loops.base import Loop, Progress, plain
 from tfdist.training.step.metrics import MetricTotals
 from tfdist.training.step.recording import MetricRecording, first_rows
@@ -68,10 +69,11 @@ class SynchronousLoop(Loop):
         self._layout = layout
         self._transport = transport
         self._slicer = slicer
+        self.reads_all = layout.workers > 1 and slicer.whole
         self._step = step
         self._reduction = reduction
         self._recording = recording
-        self._fed_path = fed_path
+        self._intake = Intake(fed_path)
         self._logs: dict[bool, dict[str, tf.Variable]] = {True: {}, False: {}}
         self._training = True
         self._train_on_replica = compiled_replica(self._train_replica)
@@ -118,6 +120,10 @@ class SynchronousLoop(Loop):
         """Applies gradients that are still accumulated."""
         self.update.finish()
 
+    def input_seconds(self) -> float:
+        """Returns how long steps have waited for elements since this was asked last."""
+        return self._intake.seconds()
+
     def settle(self) -> None:
         """Does nothing: the variables hold all steps after each call."""
 
@@ -153,17 +159,10 @@ class SynchronousLoop(Loop):
     # The functions below are traced, in cross-replica context.
 
     def _train_elements(self, iterator: Any, steps: tf.Tensor) -> None:
-        _repeat(steps, lambda: self._train_element(self._fed(next(iterator))))
+        _repeat(steps, lambda: self._train_element(self._intake.take(iterator)))
 
     def _test_elements(self, iterator: Any, steps: tf.Tensor) -> None:
-        _repeat(steps, lambda: self._test_element(self._fed(next(iterator))))
-
-    def _fed(self, element: Any) -> Any:
-        """Writes the file that shows that the input has come, if one is named."""
-        if self._fed_path:
-            with tf.control_dependencies(tf.nest.flatten(element, expand_composites=True)):
-                tf.io.write_file(self._fed_path, "")
-        return element
+        _repeat(steps, lambda: self._test_element(self._intake.take(iterator)))
 
     def _train_element(self, element: Any) -> None:
         with self._step.intercepting():

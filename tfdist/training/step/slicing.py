@@ -68,11 +68,14 @@ class Slicer:
         layout: The replicas of this process.
         whole: Whether `rows` counts the global batch; else it counts this worker's own rows.
         weighing: Computes the weight of a slice.
+
+    Attributes:
+        whole: Whether `rows` counts the global batch.
     """
 
     def __init__(self, layout: ReplicaLayout, *, whole: bool, weighing: Weighing) -> None:
         self._layout = layout
-        self._whole = whole
+        self.whole = whole
         self._weighing = weighing
         self._stand_ins: dict[str, Any] = {}
 
@@ -92,7 +95,7 @@ class Slicer:
         layout = self._layout
         if layout.local_replicas > 1:
             replica = tf.cast(real_context().replica_id_in_sync_group, tf.int32)
-            if self._whole:
+            if self.whole:
                 offset, _ = layout.own_rows(rows)
                 begin, end = part(rows, layout.replicas, replica)
             else:
