@@ -152,7 +152,9 @@ def test_a_damaged_one_does_not_count_among_those_kept(tmp_path):
     fill(tmp_path, [1, 2, 3], keep=3)
     (tmp_path / "checkpoint-0000000003.tfdist").write_bytes(b"")
     directory = CheckpointDirectory(tmp_path, 2)
-    assert directory.newest()[0].name == "checkpoint-0000000002.tfdist"
+    path, found = directory.newest()
+    found.close()
+    assert path.name == "checkpoint-0000000002.tfdist"
     directory.add(4, {"number": 4}, arrays_of(4))
     directory.wait()
     # The two that are intact, and the damaged one between them.

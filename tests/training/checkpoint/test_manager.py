@@ -15,6 +15,7 @@ import tensorflow as tf
 import tfdist
 from tfdist.errors import CheckpointError, ConfigError, Preempted
 from tfdist.training.checkpoint import directory as checkpoint_dir
+from tfdist.training.checkpoint.file import begin, finish, open_checkpoint
 
 ROWS, BATCH, EPOCHS = 50, 8, 3  # 7 steps an epoch, the last one ragged
 
@@ -198,7 +199,7 @@ def test_without_the_saved_statistics_the_test_above_would_fail(devices, undistu
                 for index, (path, *_) in enumerate(manifest[kind]):
                     if part in path:
                         key = f"{kind}/{index}"
-                        arrays[key] = np.zeros_like(arrays[key]) + 1
+                        arrays[key] = np.ones(arrays[key].shape, arrays[key].dtype)
             real(self, number, manifest, arrays)
 
         with pytest.MonkeyPatch.context() as patch:
@@ -496,3 +497,84 @@ def test_arguments_are_checked(devices, tmp_path, arguments, message):
     model = make_model(strategy_of("one_device", devices))
     with pytest.raises(ConfigError, match=message):
         tfdist.Trainer(model, **{"checkpoint_dir": tmp_path, "checkpoint_steps": 3, **arguments})
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("position", {"fit": 0, "wing": 3}),
+        ("position", None),
+        ("model", [["kernel"]]),
+        ("cluster", {}),
+        ("logs", 7),
+    ],
+)
+def test_odd_content_is_one_line_that_names_its_version(devices, tmp_path, field, value):
+    strategy = strategy_of("one_device", devices)
+    train(strategy, tmp_path, broken=(5,))
+    (name,) = checkpoints_in(tmp_path)[-1:]
+    with open_checkpoint(tmp_path / name) as read:
+        manifest = {**read.manifest, "tfdist": "9.9", field: value}
+        arrays = {name: read.read(name) for name in read.names}
+    newer = tmp_path / "checkpoint-0000009999.tfdist"
+    finish(begin(newer, manifest, arrays), newer)
+    with pytest.raises(
+        ConfigError, match=r"9999.tfdist was written by tfdist 9.9 and is not"
+    ) as said:
+        train(strategy, tmp_path)
+    assert "\n" not in str(said.value)
+
+
+MEMORY = """
+import re, sys
+from pathlib import Path
+
+def memory(field="VmRSS"):
+    return int(re.search(field + r":\\s+(\\d+) kB", Path("/proc/self/status").read_text())[1]) / 1e3
+
+import keras
+import numpy as np
+import tfdist
+
+folder, epochs = sys.argv[1], int(sys.argv[2])
+keras.utils.set_random_seed(0)
+model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(3000), keras.layers.Dense(3000),
+                          keras.layers.Dense(3000)])  # The largest have 36 MB each, 72 of 144 MB.
+model.compile(keras.optimizers.SGD(1e-6, momentum=0.9), "mse")
+x = np.ones((32, 8), "float32")
+steady, peak = [], []
+
+class Look(keras.callbacks.Callback):
+    def on_epoch_begin(self, epoch, logs=None):
+        steady.append(memory())
+        Path("/proc/self/clear_refs").write_text("5")  # The peak begins anew.
+
+    def on_epoch_end(self, epoch, logs=None):
+        if epoch:
+            peak.append(memory("VmHWM"))
+
+options = {"checkpoint_dir": folder, "checkpoint_steps": 4} if folder else {}
+trainer = tfdist.Trainer(model, **options)
+y = np.ones((32, 3000), "float32")
+trainer.fit(x, y, batch_size=8, epochs=epochs, verbose=0, callbacks=[Look()])
+print("MEMORY", steady[-1], max(peak))
+"""
+
+
+def test_a_resumed_run_needs_no_more_memory_and_a_save_little_more(tmp_path):
+    """In processes of their own, as nothing else is to be in their memory."""
+
+    def run(folder, epochs):
+        folder = folder and str(tmp_path / folder)
+        command = [sys.executable, "-c", MEMORY, folder, str(epochs)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+        assert done.returncode == 0, done.stderr
+        (line,) = [line for line in done.stdout.splitlines() if line.startswith("MEMORY")]
+        return map(float, line.split()[1:])
+
+    _, without = run("", 4)
+    before, peak = run("run", 4)
+    after, _ = run("run", 8)
+    # A whole checkpoint has 144 MB, its largest array 36.
+    assert after - before < 0.05 * before
+    assert peak - without < 36 + 20

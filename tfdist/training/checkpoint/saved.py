@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from typing import Any
 
 import numpy as np
@@ -40,6 +41,8 @@ class Saved:
         self._arrays = {entry[0]: (np.dtype(entry[1]), tuple(entry[2])) for entry in arrays}
         self._group = group
         self._reader = reader
+        if reader is not None:  # Whatever becomes of the training.
+            weakref.finalize(self, reader.close)
         try:
             self.position = Position(**manifest["position"])
             _check_understood(manifest)
