@@ -10,6 +10,9 @@ from typing import Any, NoReturn
 
 from tfdist.errors import ConfigError
 
+# A third of a year. The system's calls overflow with much more.
+MOST_SECONDS = 10_000_000
+
 _QUOTE_CHARS = 60
 
 _repr = reprlib.Repr()

@@ -14,7 +14,7 @@ import yaml
 from tfdist.cli import main
 from tfdist.cluster import Cluster
 from tfdist.errors import ConfigError
-from tfdist.render.kubernetes import jobset, tfjob
+from tfdist.render.kubernetes import documents, jobset, tfjob
 from tfdist.render.slurm import sbatch
 from tfdist.render.workload import Workload
 
@@ -106,7 +106,9 @@ def test_no_webhook_refuses_what_is_rendered(ps, gpus_per_worker, volume):
 
 @pytest.mark.parametrize("path", sorted(SPECS.glob("*.yaml")), ids=lambda path: path.name)
 def test_no_webhook_refuses_a_shipped_file(path):
-    assert list(refusals(yaml.safe_load(path.read_text()))) == []
+    *others, job = yaml.safe_load_all(path.read_text())
+    assert list(refusals(job)) == []
+    assert [other["kind"] for other in others] == ["NetworkPolicy"]
 
 
 def test_the_webhooks_refuse_a_rule_with_dashes():
@@ -136,7 +138,7 @@ def test_each_jobset_pod_finds_its_cluster(workers, ps):
     network = manifest["spec"]["network"]
     assert network["enableDNSHostnames"] and network["publishNotReadyAddresses"]
     for role, replicas, pod in pods(manifest):
-        env = {item["name"]: item["value"] for item in pod["containers"][0]["env"]}
+        env = {e["name"]: e["value"] for e in pod["containers"][0]["env"] if "value" in e}
         port = pod["containers"][0]["ports"][0]["containerPort"]
         for index in range(replicas):
             # Kubernetes sets the index of an indexed Job's pod.
@@ -188,7 +190,8 @@ def test_yaml_has_no_anchors(capsys):
     assert main(arguments.split()) == 0
     text = capsys.readouterr().out
     assert "&id" not in text
-    assert yaml.safe_load(text) == jobset(workload(name="j", image="i", ps=1))
+    *_, job = yaml.safe_load_all(text)
+    assert job == jobset(workload(name="j", image="i", ps=1))
 
 
 @pytest.mark.parametrize("kind", ["slurm", "jobset"])
@@ -202,7 +205,8 @@ def test_a_command_of_several_lines_stays_a_comment(kind, capsys):
     head = text.partition("metadata" if kind == "jobset" else "#SBATCH")[0]
     assert "\n# print(1)'\n" in head
     if kind == "jobset":
-        assert yaml.safe_load(text) == jobset(workload(name="j", image="i", command=command))
+        *_, job = yaml.safe_load_all(text)
+        assert job == jobset(workload(name="j", image="i", command=command))
 
 
 def test_sbatch_asks_for_every_task_and_names_the_roles():
@@ -286,3 +290,33 @@ def test_what_slurm_cannot_ask_for():
         sbatch(workload(memory="500m"))
     with pytest.raises(ConfigError, match=r"render\(--cpus\): '0.5'"):
         sbatch(workload(cpus="0.5"))
+
+
+@pytest.mark.parametrize("make", [tfjob, jobset])
+def test_strangers_are_kept_from_the_job(make):
+    work = workload(namespace="team", ps=1)
+    policy, secret, job = documents(make(work), work)
+    for manifest in (policy, secret):
+        kubernetes_validate.validate(manifest, "1.33", strict=True)
+        assert manifest["metadata"]["namespace"] == "team"
+    label = policy["spec"]["podSelector"]["matchLabels"]
+    assert list(label.values()) == ["job"]
+    assert policy["spec"]["ingress"] == [{"from": [{"podSelector": {"matchLabels": label}}]}]
+    assert len(secret["stringData"]["secret"]) == 64
+    other = documents(make(work), work)[1]
+    assert other["stringData"] != secret["stringData"]
+    for _, _, pod in pods(job):
+        (container,) = pod["containers"]
+        (entry,) = [e for e in container["env"] if e["name"] == "TFDIST_SECRET"]
+        reference = entry["valueFrom"]["secretKeyRef"]
+        assert reference == {"name": secret["metadata"]["name"], "key": "secret"}
+
+
+def test_a_secret_that_is_there_is_used():
+    work = workload(secret="team-secret")
+    assert [manifest["kind"] for manifest in documents(jobset(work), work)] == [
+        "NetworkPolicy",
+        "JobSet",
+    ]
+    with pytest.raises(ConfigError, match="is not the name of a Secret"):
+        workload(secret="No Secret")

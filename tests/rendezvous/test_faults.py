@@ -25,7 +25,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 def hello(task: str, *faults: tuple[str, str]) -> Hello:
-    return Hello("hello", "0" * 64, task, "f" * 16, faults)
+    return Hello("hello", task, "f" * 16, "c" * 32, faults=faults)
 
 
 def test_a_fault_that_is_not_seen_again_is_forgiven(clock: Clock) -> None:

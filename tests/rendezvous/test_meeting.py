@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
+import dataclasses
 import socket
 import threading
 import time
@@ -14,6 +15,7 @@ from tfdist.errors import ConfigError, PeerError, TfdistError
 from tfdist.launch.ports import free_ports
 from tfdist.rendezvous.meeting import rendezvous
 from tfdist.rendezvous.messages import MAX_BYTES, Hello, decode, is_http2
+from tfdist.rendezvous.roster import Roster
 
 SOON = 60.0  # long enough for a busy machine; a meeting takes a fraction of a second
 LATE = 2.0  # for meetings that cannot succeed
@@ -143,9 +145,12 @@ def test_a_foreign_task_at_another_address_is_known_by_its_call() -> None:
     moved = {"worker": [*jobs["worker"][:2], f"127.0.0.1:{elsewhere}"]}
     clusters = [*tasks(jobs, 0, 1), *tasks(moved, 2)]
     errors = meet(clusters, LATE)
+    # Who only hears of it cannot tell it from a stranger, or from a task that is about to end.
     for error in errors[:2]:
-        assert isinstance(error, ConfigError)
-        assert "worker/2" in str(error) and "another cluster" in str(error)
+        assert isinstance(error, PeerError)
+        assert "worker/2" in str(error) and "of another cluster, job or secret" in str(error)
+    assert isinstance(errors[2], ConfigError)
+    assert "worker/0 at" in str(errors[2]) and "belongs to another cluster" in str(errors[2])
 
 
 def test_two_tasks_with_one_index_are_named_on_every_task() -> None:
@@ -194,10 +199,10 @@ GARBAGE = [
     b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
     b"\x00" * 4096,
     b"x" * (4 * MAX_BYTES),
-    b"tfdist-meet/1 \n",
-    b"tfdist-meet/1 " + b"[" * 5000 + b"\n",
-    b'tfdist-meet/1 ["ready", "' + b"0" * 64 + b'", "worker/1", "0123456789abcdef", [], []]\n',
-    b'tfdist-meet/1 ["hello", "' + b"f" * 64 + b'", "worker/0", "0123456789abcdef", [], []]\n',
+    b"tfdist-meet/2 \n",
+    b"tfdist-meet/2 " + b"[" * 5000 + b"\n",
+    Hello("ready", "worker/1", "0123456789abcdef", "c" * 32).encode() * 2,
+    Hello("hello", "worker/0", "0123456789abcdef", "c" * 32, proof="f" * 64).encode() * 2,
 ]
 
 
@@ -272,14 +277,11 @@ class Impostor:
         self._address = ("127.0.0.1", ports_of(jobs)[other])
         self.listener = socket.create_server(("127.0.0.1", ports_of(jobs)[index]))
         self.listener.settimeout(SOON)
-        # A task says its hash to whoever asks; a stranger's own is another one.
-        self.hash = "f" * 64
-        with self.call("hello") as (_, hello):
-            self.hash = hello.hash
+        self.key = next(iter(Roster(c, "").key for c in tasks(jobs, index)))
 
     @contextlib.contextmanager
     def call(
-        self, kind: str, digest: str = "", faults: tuple[tuple[str, str], ...] = ()
+        self, kind: str, key: bytes = b"", faults: tuple[tuple[str, str], ...] = ()
     ) -> Iterator[tuple[socket.socket, Hello]]:
         """Calls the real task; gives the connection and what it answers."""
         while True:
@@ -287,22 +289,35 @@ class Impostor:
                 connection = socket.create_connection(self._address, timeout=SOON)
                 break
         with connection:
-            connection.sendall(self.hello(kind, digest, faults))
+            connection.sendall(self.hello("hello").encode())
             answer = decode(read_line(connection), FAULTS)
             assert answer is not None
+            own = dataclasses.replace(self.hello(kind), faults=faults)
+            own = own.signed(key or self.key, "caller", answer.challenge)
+            connection.sendall(own.encode())
             yield connection, answer
 
-    def hello(self, kind: str, digest: str = "", faults: tuple[tuple[str, str], ...] = ()) -> bytes:
-        return Hello(kind, digest or self.hash, self.name, "0123456789abcdef", faults).encode()
+    def hello(self, kind: str) -> Hello:
+        return Hello(kind, self.name, "0123456789abcdef", "c" * 32)
+
+    def answer(self, caller: socket.socket) -> Hello:
+        """Answers who asks who it is; returns what the caller then says."""
+        first = decode(read_line(caller), FAULTS)
+        assert first is not None
+        own = self.hello("hello").signed(self.key, "answerer", first.challenge)
+        caller.sendall(own.encode())
+        hello = decode(read_line(caller), FAULTS)
+        assert hello is not None
+        assert hello.is_proven(self.key, "caller", own.challenge)
+        return hello
 
     def answer_questions(self) -> None:
         """Answers all who ask who it is, until the listener is closed."""
         with contextlib.suppress(OSError):
             while True:
                 caller, _ = self.listener.accept()
-                with caller, contextlib.suppress(OSError):
-                    read_line(caller)
-                    caller.sendall(self.hello("hello"))
+                with caller, contextlib.suppress(OSError, AssertionError):
+                    self.answer(caller)
 
 
 FAULTS = ("foreign", "duplicate", "misplaced", "taken")
@@ -334,9 +349,7 @@ def test_who_has_promised_waits_a_little_beyond_its_deadline(says_go: bool, ende
     with leader.listener:
         while not prepared:
             caller, _ = leader.listener.accept()
-            hello = decode(read_line(caller), FAULTS)
-            assert hello is not None
-            caller.sendall(leader.hello("hello"))
+            hello = leader.answer(caller)
             if hello.kind != "ready":
                 caller.close()
                 continue
@@ -359,7 +372,7 @@ def test_the_leader_does_not_count_a_caller_of_another_cluster() -> None:
     member = Impostor(jobs, 1, other=0)
     with member.listener:
         answering = in_background(member.answer_questions)
-        with member.call("ready", digest="e" * 64) as (connection, _):
+        with member.call("ready", key=b"e" * 32) as (connection, _):
             assert read_line(connection) == b"", "it was told to prepare"
         leader.join(SOON)
         member.listener.shutdown(socket.SHUT_RDWR)
@@ -374,10 +387,32 @@ def test_what_a_caller_of_another_cluster_sees_is_not_believed() -> None:
     first = in_background(lambda: results.extend(meet(tasks(jobs, 0), SOON)))
     stranger = Impostor(jobs, 1, other=0)
     stranger.listener.close()
-    with stranger.call("hello", digest="e" * 64, faults=(("taken", "worker/0"),)):
+    with stranger.call("hello", key=b"e" * 32, faults=(("taken", "worker/0"),)):
         pass
     with stranger.call("hello") as (_, answer):  # What worker/0 says that it sees.
         assert answer.faults == ()
+    assert meet(tasks(jobs, 1), SOON) == [None]
+    first.join(SOON)
+    assert results == [None]
+
+
+def test_who_lacks_the_secret_neither_joins_nor_ends_the_job(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It knows cluster, job and protocol, and says that it is both tasks."""
+    jobs = spec(2)
+    monkeypatch.delenv("TFDIST_SECRET", raising=False)
+    stranger = Impostor(jobs, 1, other=0)
+    stranger.listener.close()
+    monkeypatch.setenv("TFDIST_SECRET", "s")
+    results: list[TfdistError | None] = []
+    first = in_background(lambda: results.extend(meet(tasks(jobs, 0), SOON)))
+    for name in ("worker/0", "worker/1"):
+        stranger.name = name
+        with stranger.call("ready") as (connection, answer):
+            assert not answer.is_proven(stranger.key, "answerer", "c" * 32)
+            assert read_line(connection) == b""  # Hung up on.
+    assert first.is_alive()
     assert meet(tasks(jobs, 1), SOON) == [None]
     first.join(SOON)
     assert results == [None]
@@ -479,7 +514,8 @@ def test_nobody_but_a_worker_of_a_ps_job_joins_one_that_runs(
 
 
 def test_messages_survive_the_wire() -> None:
-    hello = Hello("ready", "0" * 64, "ps/3", "f" * 16, (("taken", "ps/1"),), ("worker/0",))
+    notes = {"faults": (("taken", "ps/1"),), "missing": ("worker/0",)}
+    hello = Hello("ready", "ps/3", "f" * 16, "c" * 32, **notes)
     assert decode(hello.encode(), ("taken",)) == hello
     assert decode(hello.encode(), ("foreign",)) is None
     assert decode(hello.encode()[:-1], ("taken",)) is None

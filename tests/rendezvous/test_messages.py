@@ -2,42 +2,44 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from typing import Any
 
 import pytest
 
-from tfdist.rendezvous.messages import MAX_BYTES, Hello, decode, is_http2
+from tfdist.rendezvous.messages import MAX_BYTES, NO_PROOF, Hello, decode, is_http2
 
 KINDS = ("foreign", "taken")
 GOOD: list[Any] = [
     "hello",
-    "0123456789abcdef" * 4,
     "worker/12",
     "f" * 16,
+    "c" * 32,
+    "0123456789abcdef" * 4,
     [["taken", "ps/0"], ["foreign", "chief/0"]],
     ["evaluator/3"],
 ]
 
 
 def line(fields: Any) -> bytes:
-    return b"tfdist-meet/1 " + json.dumps(fields).encode() + b"\n"
+    return b"tfdist-meet/2 " + json.dumps(fields).encode() + b"\n"
 
 
 def test_every_field_survives_the_wire() -> None:
     faults = (("taken", "ps/0"), ("foreign", "chief/0"))
     for kind in ("hello", "ready"):
-        hello = Hello(kind, GOOD[1], "worker/12", "f" * 16, faults, ("evaluator/3", "worker/0"))
+        hello = Hello(kind, *GOOD[1:5], faults, ("evaluator/3", "worker/0"))
         assert decode(hello.encode(), KINDS) == hello
-    assert Hello("hello", *GOOD[1:4], faults, ("evaluator/3",)).encode() == line(GOOD)
-    least = Hello("ready", "0" * 64, "ps/0", "0" * 16)
-    assert (least.faults, least.missing) == ((), ())
+    assert Hello("hello", *GOOD[1:5], faults, ("evaluator/3",)).encode() == line(GOOD)
+    least = Hello("ready", "ps/0", "0" * 16, "0" * 32)
+    assert (least.faults, least.missing, least.proof) == ((), (), NO_PROOF)
     assert decode(least.encode(), ()) == least
 
 
 def test_of_a_large_cluster_so_much_is_said_as_can_be_read() -> None:
     names = tuple(f"evaluator/{100000 + index}" for index in range(1000))
-    hello = Hello("hello", *GOOD[1:4], tuple(("foreign", name) for name in names), names)
+    hello = Hello("hello", *GOOD[1:5], tuple(("foreign", name) for name in names), names)
     read = decode(hello.encode(), KINDS)
     assert read is not None
     assert read.missing == names[:32]
@@ -48,30 +50,33 @@ BAD: list[tuple[int, Any]] = [
     (0, "Hello"),
     (0, ["hello"]),
     (0, None),
-    (1, "0" * 63),
-    (1, "0" * 65),
-    (1, "A" * 64),
-    (1, 0),
-    (2, "boss/0"),
-    (2, "worker/-1"),
-    (2, "worker/1234567"),
-    (2, "worker/٣"),
-    (2, "worker/1\n"),
-    (2, {"worker": 0}),
-    (3, "f" * 15),
-    (3, "g" * 16),
-    (4, None),
-    (4, [["misplaced", "ps/0"]]),
-    (4, [["taken", "ps/0", "ps/0"]]),
-    (4, [["taken", 0]]),
-    (4, ["taken"]),
-    (4, [[["taken"], "ps/0"]]),
-    (4, [["taken", "ps/zero"]]),
-    (4, [["taken", "ps/0"]] * 33),
-    (5, "worker/0"),
-    (5, [0]),
-    (5, ["worker"]),
-    (5, ["worker/0"] * 33),
+    (1, "boss/0"),
+    (1, "worker/-1"),
+    (1, "worker/1234567"),
+    (1, "worker/٣"),
+    (1, "worker/1\n"),
+    (1, {"worker": 0}),
+    (2, "f" * 15),
+    (2, "g" * 16),
+    (3, "c" * 31),
+    (3, "C" * 32),
+    (3, None),
+    (4, "0" * 63),
+    (4, "0" * 65),
+    (4, "A" * 64),
+    (4, 0),
+    (5, None),
+    (5, [["misplaced", "ps/0"]]),
+    (5, [["taken", "ps/0", "ps/0"]]),
+    (5, [["taken", 0]]),
+    (5, ["taken"]),
+    (5, [[["taken"], "ps/0"]]),
+    (5, [["taken", "ps/zero"]]),
+    (5, [["taken", "ps/0"]] * 33),
+    (6, "worker/0"),
+    (6, [0]),
+    (6, ["worker"]),
+    (6, ["worker/0"] * 33),
 ]
 
 
@@ -85,16 +90,16 @@ def test_a_field_that_is_not_as_it_should_be_makes_it_no_message(place: int, val
     "data",
     [
         line(GOOD)[:-1],
-        line(GOOD).replace(b"/1 ", b"/2 "),
+        line(GOOD).replace(b"/2 ", b"/1 "),
         b" " + line(GOOD),
-        line(GOOD[:5]),
+        line(GOOD[:6]),
         line([*GOOD, 0]),
         line(dict(enumerate(GOOD))),
         line("hello!"),
         line(None),
         line(GOOD)[:-2] + b"\n",
-        b"tfdist-meet/1 \xff\n",
-        b"tfdist-meet/1 " + b"[" * 8000 + b"\n",
+        b"tfdist-meet/2 \xff\n",
+        b"tfdist-meet/2 " + b"[" * 8000 + b"\n",
         line(GOOD)[:-1] + b" " * MAX_BYTES + b"\n",
     ],
     ids=range(12),
@@ -115,3 +120,23 @@ def test_http2_is_known_by_its_first_frame() -> None:
     assert not is_http2(b"\x00\x00\x18\x04\x00\x00\x00\x00\x01")  # On another stream.
     assert not is_http2(b"\x00\x00\x18\x06\x00\x00\x00\x00\x00")  # A ping.
     assert not is_http2(b"HTTP/1.1 400 Bad Request\r\n")
+
+
+def test_a_proof_is_of_all_that_is_said_to_this_one_under_this_key() -> None:
+    hello = Hello("hello", *GOOD[1:4], faults=(("taken", "ps/0"),), missing=("ps/0",))
+    signed = hello.signed(b"key", "caller", "d" * 32)
+    assert signed.is_proven(b"key", "caller", "d" * 32)
+    assert not hello.is_proven(b"key", "caller", "d" * 32)
+    assert not signed.is_proven(b"another key", "caller", "d" * 32)
+    assert not signed.is_proven(b"key", "answerer", "d" * 32), "it was reflected"
+    assert not signed.is_proven(b"key", "caller", "e" * 32), "it was said before"
+    for change in (
+        {"kind": "ready"},
+        {"task": "worker/1"},
+        {"nonce": "0" * 16},
+        {"challenge": "0" * 32},
+        {"faults": ()},
+        {"missing": ()},
+    ):
+        changed = dataclasses.replace(signed, **change)
+        assert not changed.is_proven(b"key", "caller", "d" * 32), change

@@ -9,8 +9,8 @@ import pytest
 from tfdist.cluster import Cluster
 from tfdist.errors import ConfigError, PeerError
 from tfdist.rendezvous.faults import KINDS
-from tfdist.rendezvous.messages import Hello, decode
-from tfdist.rendezvous.roster import Roster
+from tfdist.rendezvous.messages import NO_PROOF, Hello, decode
+from tfdist.rendezvous.roster import Introduction, Roster
 
 WAIT = "; start the missing tasks, or wait longer"
 WRONG = "; give every task the same cluster and an index of its own"
@@ -29,7 +29,7 @@ def meet(roster: Roster, *names: str) -> None:
 
 
 def hello_of(name: str, *faults: tuple[str, str], missing: tuple[str, ...] = ()) -> Hello:
-    return Hello("hello", "0" * 64, name, "f" * 16, faults, missing)
+    return Hello("hello", name, "f" * 16, "c" * 32, faults=faults, missing=missing)
 
 
 def refused(roster: Roster, kind: type[Exception], timeout: float = 2.5) -> str:
@@ -65,12 +65,17 @@ def test_the_first_task_leads_and_nobody_is_its_own_peer() -> None:
     assert list(one.peers) == ["chief/0", "worker/0", "ps/0"]
 
 
-def test_tasks_of_one_cluster_and_job_have_one_hash_and_nonces_of_their_own() -> None:
+def test_tasks_of_one_cluster_job_and_secret_have_one_key_and_nonces_of_their_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("TFDIST_SECRET", raising=False)
     one, two = roster(me=0), roster(me=1)
-    assert one.hash == two.hash
+    assert one.key == two.key
     assert one.nonce != two.nonce
     others = [roster(job="another"), roster(4), roster(evaluator=["host9:1"])]
-    assert len({one.hash, *(other.hash for other in others)}) == 4
+    monkeypatch.setenv("TFDIST_SECRET", "s")
+    others.append(roster(me=0))
+    assert len({one.key, *(other.key for other in others)}) == 5
 
 
 def test_what_it_says_is_what_it_sees() -> None:
@@ -78,14 +83,13 @@ def test_what_it_says_is_what_it_sees() -> None:
     meet(one, "worker/2")
     one.see_duplicate()
     one.take_notes(one.peers["worker/2"], hello_of("worker/2", ("taken", "worker/3")))
-    said = decode(one.hello("ready"), KINDS)
-    assert said == Hello(
+    assert one.hello("ready", "c" * 32) == Hello(
         "ready",
-        one.hash,
         "worker/1",
         one.nonce,
-        (("duplicate", "worker/1"),),  # Not what it was only told.
-        ("worker/0", "worker/3"),
+        "c" * 32,
+        faults=(("duplicate", "worker/1"),),  # Not what it was only told.
+        missing=("worker/0", "worker/3"),
     )
 
 
@@ -108,7 +112,11 @@ def test_of_many_absent_tasks_eight_are_named() -> None:
     [
         ("taken", PeerError, "the port of worker/2 is taken by another program (says worker/0)"),
         ("duplicate", ConfigError, "two processes are worker/2 (says worker/0)"),
-        ("foreign", ConfigError, "worker/2 belongs to another cluster or job (says worker/0)"),
+        (
+            "foreign",
+            ConfigError,
+            "worker/2 belongs to another cluster, job or secret (says worker/0)",
+        ),
         (
             "misplaced",
             ConfigError,
@@ -132,12 +140,12 @@ def test_two_processes_of_ones_own_name_cannot_be_mended_by_waiting() -> None:
     assert refused(one, ConfigError) == "two processes are worker/1"
 
 
-def test_one_that_calls_from_another_cluster_is_known_by_its_call() -> None:
+def test_one_that_calls_from_another_cluster_is_said_and_may_be_an_old_task() -> None:
     one = roster()
     meet(one, "worker/0")
-    one.strangers["worker/2"] = "f" * 64
-    wanted = "worker/2 at host2:2222 belongs to another cluster or job: it called with another hash"
-    assert refused(one, ConfigError) == wanted
+    one.strangers.add("worker/2")
+    wanted = "worker/2 at host2:2222 has not answered, and one of another cluster, job or secret "
+    assert refused(one, PeerError) == wanted + "called in its name"
     meet(one, "worker/2")  # The task itself came; the caller was somebody else.
     assert refused(one, PeerError) == "all are there, but the start was not agreed in time"
 
@@ -152,16 +160,23 @@ def test_whom_a_peer_does_not_reach_is_said_where_nothing_else_is_known() -> Non
     assert refused(one, PeerError) == "worker/3 at host3:2222 has not answered"
 
 
-@pytest.mark.parametrize("answer", [b"well met\n", b"", b"x" * 2**20])
-def test_it_says_who_it_is_and_takes_the_answer_or_none(answer: bytes) -> None:
+@pytest.mark.parametrize(
+    ("answer", "taken"),
+    [
+        (b"well met\n", Introduction(b"well met\n")),
+        (b"", Introduction(b"")),
+        (b"x" * 2**20, Introduction(b"")),  # Too much for one line.
+    ],
+)
+def test_it_says_who_it_is_and_takes_the_answer_or_none(answer: bytes, taken: Introduction) -> None:
     one, heard = roster(), []
 
     async def listen(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         heard.append(await reader.readline())
-        writer.write(answer)  # Nothing, or too much for one line.
+        writer.write(answer)
         writer.close()
 
-    async def call() -> bytes:
+    async def call() -> Introduction:
         async with await asyncio.start_server(listen, "127.0.0.1", 0) as server:
             reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
             try:
@@ -169,5 +184,8 @@ def test_it_says_who_it_is_and_takes_the_answer_or_none(answer: bytes) -> None:
             finally:
                 writer.transport.abort()
 
-    assert asyncio.run(call()) == (answer if len(answer) < 2**10 else b"")
-    assert heard == [one.hello("hello")]
+    assert asyncio.run(call()) == taken
+    (said,) = [decode(line, KINDS) for line in heard]
+    assert said is not None
+    # Nothing that another job could use.
+    assert (said.task, said.proof, said.faults, said.missing) == (one.name, NO_PROOF, (), ())

@@ -10,6 +10,7 @@ import sys
 from tfdist import __version__
 from tfdist.errors import EXIT_CONFIG, EXIT_DONE, EXIT_USER_ERROR, TfdistError
 from tfdist.runtime import excepthook
+from tfdist.validation import quote
 
 EXIT_INTERRUPTED = 130
 
@@ -35,19 +36,8 @@ def main(argv: list[str] | None = None) -> int:
         argv: the arguments after `tfdist`; those of this process by default.
     """
     args = sys.argv[1:] if argv is None else argv
-    if args and args[0] in ("-h", "--help"):
-        print(_usage())
-        return EXIT_DONE
-    if args and args[0] == "--version":
-        print(f"tfdist {__version__}")
-        return EXIT_DONE
-    if not args or args[0] not in COMMANDS:
-        given = f"{args[0]!r} is not a command" if args else "no command given"
-        print(f"tfdist: {given}; commands are {', '.join(COMMANDS)}", file=sys.stderr)
-        return EXIT_CONFIG
     try:
-        module = importlib.import_module(COMMANDS[args[0]][0])
-        code = module.main(args[1:])
+        code = _run(args)
         if sys.stdout is not None:
             sys.stdout.flush()
         return code
@@ -65,6 +55,21 @@ def main(argv: list[str] | None = None) -> int:
         _flush_nowhere()
         print(f"tfdist: the output cannot be written: {error.strerror}", file=sys.stderr)
         return EXIT_USER_ERROR
+
+
+def _run(args: list[str]) -> int:
+    if args and args[0] in ("-h", "--help"):
+        print(_usage())
+        return EXIT_DONE
+    if args and args[0] == "--version":
+        print(f"tfdist {__version__}")
+        return EXIT_DONE
+    if not args or args[0] not in COMMANDS:
+        given = f"{quote(args[0])} is not a command" if args else "no command given"
+        print(f"tfdist: {given}; commands are {', '.join(COMMANDS)}", file=sys.stderr)
+        return EXIT_CONFIG
+    code: int = importlib.import_module(COMMANDS[args[0]][0]).main(args[1:])
+    return code
 
 
 def _flush_nowhere() -> None:

@@ -7,6 +7,7 @@ import math
 from typing import NoReturn
 
 from tfdist.errors import ConfigError
+from tfdist.validation import MOST_SECONDS, quote
 
 
 class Parser(argparse.ArgumentParser):
@@ -26,7 +27,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def seconds(text: str) -> float:
-    """Reads a duration of 0 seconds or more.
+    """Reads a duration, of 0 to 10,000,000 seconds.
 
     Raises:
         argparse.ArgumentTypeError: it is not one.
@@ -35,8 +36,8 @@ def seconds(text: str) -> float:
         value = float(text)
     except ValueError:
         value = math.nan
-    if not 0 <= value < math.inf:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds, 0 or more")
+    if not 0 <= value <= MOST_SECONDS:
+        raise argparse.ArgumentTypeError(f"{quote(text)} is not 0 to {MOST_SECONDS} seconds")
     return value
 
 
@@ -47,5 +48,5 @@ def count(text: str) -> int:
         argparse.ArgumentTypeError: it is not one.
     """
     if not (text.isascii() and text.isdigit() and len(text) < 7):
-        raise argparse.ArgumentTypeError(f"{text!r} is not an integer, 0 or more")
+        raise argparse.ArgumentTypeError(f"{quote(text)} is not an integer, 0 or more")
     return int(text)

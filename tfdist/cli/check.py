@@ -28,7 +28,8 @@ def main(argv: list[str]) -> int:
         from tfdist.rendezvous.meeting import rendezvous
 
         sigterm.end_process_one()
-        rendezvous(cluster, timeout=args.wait)
+        # A job of its own: it must not take the place of a task that is about to train.
+        rendezvous(cluster, timeout=args.wait, job="tfdist check")
         print(f"all {len(cluster.tasks)} tasks met")
     return EXIT_DONE
 

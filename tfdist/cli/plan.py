@@ -35,9 +35,9 @@ def main(argv: list[str]) -> int:
 def _epochs(plan: Plan) -> list[float]:
     """Returns the epochs to print: each of the warmup, each boundary, tenths of the run."""
     assert plan.epochs is not None
-    whole = [float(epoch) for epoch in range(int(plan.warmup_epochs) + 1)]
+    whole = [float(epoch) for epoch in range(min(int(plan.warmup_epochs), 10) + 1)]
     tenths = [float(round(plan.epochs * tenth / 10)) for tenth in range(10)]
-    wanted = {*whole[:11], plan.warmup_epochs, *plan.boundaries, *tenths, plan.epochs}
+    wanted = {*whole, plan.warmup_epochs, *plan.boundaries, *tenths, plan.epochs}
     return sorted(epoch for epoch in wanted if epoch <= plan.epochs)
 
 

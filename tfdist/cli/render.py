@@ -37,6 +37,7 @@ def main(argv: list[str]) -> int:
         cpus=args.cpus,
         memory=args.memory,
         volume=args.volume,
+        secret=args.secret,
     )
     # A command may have several lines.
     made_by = "# " + shlex.join(["tfdist", "render", *argv]).replace("\n", "\n# ")
@@ -47,7 +48,9 @@ def main(argv: list[str]) -> int:
     else:
         import yaml  # Not every kind needs it.
 
-        text = yaml.safe_dump(_KUBERNETES[args.kind](workload), sort_keys=False, width=100)
+        job = _KUBERNETES[args.kind](workload)
+        made = kubernetes.documents(job, workload)
+        text = yaml.safe_dump_all(made, sort_keys=False, width=100)
         print(f"{made_by}\n{text}", end="")
     return EXIT_DONE
 
@@ -64,6 +67,11 @@ def _parser() -> Parser:
     parser.add_argument("--image", help="container image with tfdist in it (Kubernetes)")
     parser.add_argument("--namespace", help="namespace (Kubernetes)")
     parser.add_argument("--volume", metavar="CLAIM:/PATH", help="claim to mount (Kubernetes)")
+    parser.add_argument(
+        "--secret",
+        metavar="NAME",
+        help="Secret whose key 'secret' the tasks share (a new one, in the output; Kubernetes)",
+    )
     parser.add_argument("--gpus-per-worker", type=count, default=0, help="GPUs of each worker")
     parser.add_argument("--cpus", default="4", help="CPUs of each task (4)")
     parser.add_argument("--memory", default="8Gi", help="memory of each task (8Gi)")

@@ -16,6 +16,10 @@ from tfdist.runtime.lasting_output import outlast_readers
 from tfdist.runtime.startup import prefer_onednn, start_tensorflow
 from tfdist.scaling.rules import DECAYS, RULES
 from tfdist.strategy.kinds import AUTO, NAMES
+from tfdist.validation import MOST_SECONDS
+
+# The largest number of anything that is counted.
+_MOST = 1_000_000_000
 
 
 def define_flags() -> flags.FlagValues:
@@ -29,15 +33,15 @@ def define_flags() -> flags.FlagValues:
     string("dataset", "digits", "digits, a TFDS name, folder:PATH or synthetic.", **on)
     string("data_dir", None, "The folder of TFDS's datasets.", **on)
     enum("model", "resnet50", ("resnet50", "small_cnn"), "The model to train.", **on)
-    integer("image_size", 32, "Height and width, in pixels.", 8, **on)
+    integer("image_size", 32, "Height and width, in pixels.", 8, 100_000, **on)
     boolean("augment", True, "Augment as the dataset's recipe says.", **on)
-    integer("per_replica_batch", 32, "Examples per replica and step.", 1, **on)
-    integer("accumulate_steps", 1, "Batches per update of the weights.", 1, **on)
-    integer("epochs", 10, "Passes over the training data.", 1, **on)
-    number("base_learning_rate", 0.08, "The rate for a batch of --base_batch.", 0.0, **on)
-    integer("base_batch", 256, "The batch --base_learning_rate is for.", 1, **on)
+    integer("per_replica_batch", 32, "Examples per replica and step.", 1, _MOST, **on)
+    integer("accumulate_steps", 1, "Batches per update of the weights.", 1, _MOST, **on)
+    integer("epochs", 10, "Passes over the training data.", 1, _MOST, **on)
+    number("base_learning_rate", 0.08, "The rate for a batch of --base_batch.", 0.0, _MOST, **on)
+    integer("base_batch", 256, "The batch --base_learning_rate is for.", 1, _MOST, **on)
     enum("rule", "linear", tuple(RULES), "How the rate is scaled with the global batch.", **on)
-    number("warmup_epochs", 1.0, "Epochs of gradual warmup.", 0.0, **on)
+    number("warmup_epochs", 1.0, "Epochs of gradual warmup.", 0.0, _MOST, **on)
     enum("decay", "cosine", DECAYS, "The decay of the rate after warmup.", **on)
     enum("optimizer", "sgd", ("sgd", "adam", "adamw"), "The optimizer; sgd has momentum 0.9.", **on)
     boolean("synchronized_batch_norm", False, "Normalise over the global batch.", **on)
@@ -53,7 +57,8 @@ def define_flags() -> flags.FlagValues:
     string("output_dir", None, "Where the model, plan and history are written.", **on)
     string("checkpoint_dir", None, "Where training is saved, and resumed from.", **on)
     integer("checkpoint_steps", None, "Batches between two checkpoints; else each epoch.", 1, **on)
-    number("wait", wait_seconds(), "Seconds to wait for the other tasks ($TFDIST_WAIT).", 0.0, **on)
+    waiting = "Seconds to wait for the other tasks ($TFDIST_WAIT)."
+    number("wait", wait_seconds(), waiting, 0.0, MOST_SECONDS, **on)
     return values
 
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from tfdist.cluster.address import is_loopback
 from tfdist.cluster.spec import ROLES, check_jobs
-from tfdist.cluster.tf_config import load_json
+from tfdist.launch.documents import load_documents
 from tfdist.launch.manifest import READERS, Manifest, unpacked
 from tfdist.launch.ports import free_ports
 from tfdist.validation import plural, quote, reject
@@ -47,8 +46,7 @@ class Job:
         if not command:
             reject("launch", "no command given; add '-- COMMAND'")
         for role, count in present.items():
-            if count > _MAX_REPLICAS:
-                reject(f"--{role}", f"{count} is too many; one machine runs up to {_MAX_REPLICAS}")
+            _check_count(count, f"--{role}")
         _check_counts(present, "launch")
         return cls(
             {role: (None,) * count for role, count in present.items()},
@@ -71,7 +69,7 @@ class Job:
         """
         documents = [
             item
-            for loaded in _load(path)
+            for loaded in load_documents(path)
             if isinstance(loaded, Mapping)
             for item in unpacked(loaded)
             if isinstance(item, Mapping)
@@ -93,6 +91,8 @@ class Job:
     @classmethod
     def _from_cluster(cls, spec: Any, path: str, command: Sequence[str]) -> Job:
         jobs = check_jobs(spec, f"{path}: cluster")
+        for role, members in jobs.items():
+            _check_count(len(members), f"{path}: cluster.{role}")
         if not command:
             reject("launch", "no command given; add '-- COMMAND'")
         addresses: dict[str, tuple[str | None, ...]] = {
@@ -113,8 +113,7 @@ class Job:
         if not read.counts:
             reject(where, "has no replicas; give at least one Worker")
         for role, count in read.counts.items():
-            if count > _MAX_REPLICAS:
-                reject(where, f"{count} of {role} is too many; one machine runs {_MAX_REPLICAS}")
+            _check_count(count, f"{where}: {role}")
         _check_counts(read.counts, where)
         ordered = [role for role in ROLES if role in read.counts]
         addresses = {role: (None,) * read.counts[role] for role in ordered}
@@ -129,6 +128,11 @@ class Job:
         }
 
 
+def _check_count(count: int, where: str) -> None:
+    if count > _MAX_REPLICAS:
+        reject(where, f"{count} is too many; one machine runs up to {_MAX_REPLICAS}")
+
+
 def _check_counts(counts: Mapping[str, int], where: str) -> None:
     if counts.get("chief", 0) > 1:
         reject(where, f"{counts['chief']} chiefs; a cluster has one chief")
@@ -136,27 +140,3 @@ def _check_counts(counts: Mapping[str, int], where: str) -> None:
         reject(where, "there is a ps but no worker; add workers or drop ps")
     if not counts.get("worker") and not counts.get("chief"):
         reject(where, "there is neither a worker nor a chief; add workers")
-
-
-def _load(path: str) -> list[Any]:
-    try:
-        text = Path(path).read_text(encoding="utf-8")
-    except OSError as error:
-        reject(
-            path,
-            f"cannot be read: {error.strerror or error}; give a cluster spec, a TFJob or a JobSet",
-        )
-    except ValueError:
-        reject(path, "is not text; give a cluster spec, a TFJob or a JobSet")
-    if path.endswith(".json"):
-        return [load_json(text, path)]
-    import yaml  # Only here: it takes longer to load than the rest of the command.
-
-    try:
-        return list(yaml.safe_load_all(text))
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        place = f" (line {mark.line + 1} column {mark.column + 1})" if mark else ""
-        reject(path, f"is not YAML{place}; give a cluster spec, a TFJob or a JobSet")
-    except (RecursionError, ValueError):
-        reject(path, "is not YAML that can be read; give a cluster spec, a TFJob or a JobSet")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import resource
+import secrets
 import selectors
 import signal
 import sys
@@ -22,12 +24,16 @@ from tfdist.launch.outlet import LogFile, two_outlets
 from tfdist.launch.restarts import Restarts
 from tfdist.launch.signals import Signals
 from tfdist.launch.watch import Watch
+from tfdist.rendezvous.roster import SECRET_VARIABLE
 from tfdist.validation import plural, quote
 
 EXIT_INTERRUPTED = 130
 STALL_SECONDS = 1800.0
 _DELIVER_SECONDS = 30.0
 _MAX_NAMED = 8
+# What the launcher has open by itself, and for each task (pipe, socket, log, and at its start).
+_DESCRIPTORS = 40
+_DESCRIPTORS_A_TASK = 4
 
 
 @dataclass(frozen=True)
@@ -94,6 +100,7 @@ class Supervisor:
             ConfigError: the command does not exist, or the log directory cannot be written.
                 Nothing was started.
         """
+        _allow_descriptors(len(self._names))
         with contextlib.ExitStack() as stack:
             plans = self._plan(stack)
             for note in self._job.notes:
@@ -103,6 +110,11 @@ class Supervisor:
             signals = stack.enter_context(Signals(selector))
             watch = Watch(self._options.stall_timeout)
             stack.callback(watch.close)
+            if watch.is_blind:
+                self._say(
+                    "no folder for temporary files can be written, so a task that makes no "
+                    "progress is not seen; set TMPDIR"
+                )
             around = Around(
                 selector=selector,
                 signals=signals,
@@ -175,6 +187,8 @@ class Supervisor:
 
     def _plan(self, stack: contextlib.ExitStack) -> list[TaskPlan]:
         common = common_environment(self._options.env)
+        # Only this job's own tasks can then take part in its meeting and its ring.
+        common.setdefault(SECRET_VARIABLE, secrets.token_hex(32))
         commands = {role: resolve(words, common) for role, words in self._job.commands.items()}
         logs = self._open_logs(stack)
         plans = []
@@ -225,6 +239,24 @@ class Supervisor:
         if not self._said_log:
             self._said_log = True
             self._say(f"{text}; the job goes on without it")
+
+
+def _allow_descriptors(tasks: int) -> None:
+    """Raises this process' limit of open files where so many tasks need it.
+
+    Raises:
+        ConfigError: It may not be raised as far.
+    """
+    needed = _DESCRIPTORS + _DESCRIPTORS_A_TASK * tasks
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or soft >= needed:
+        return
+    if hard != resource.RLIM_INFINITY and hard < needed:
+        raise ConfigError(
+            f"launch: {plural(tasks, 'task')} need {needed} open files, but this process may have "
+            f"{hard} (ulimit -n); raise the limit, or start fewer tasks"
+        )
+    resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
 
 
 def _sleep(seconds: float, around: Around) -> bool:

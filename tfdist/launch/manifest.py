@@ -231,17 +231,23 @@ def _container_env(container: Mapping[str, Any], notes: list[str], where: str) -
         reject(f"{where}: env", f"{quote(entries)} is not a list of objects")
     for entry in entries:
         name, value = entry.get("name"), entry.get("value")
-        if not isinstance(name, str) or not name or "=" in name or "\0" in name:
+        if not isinstance(name, str) or not name or "=" in name or not _is_passable(name):
             reject(f"{where}: env", f"{quote(name)} is not the name of a variable")
         if value is None and "valueFrom" not in entry:
             result[name] = ""
-        elif isinstance(value, str) and "\0" not in value:
+        elif isinstance(value, str) and _is_passable(value):
             result[name] = _expand(value, result)
         elif "valueFrom" in entry:
             notes.append(f"{where}: env {name} comes from the cluster; it is not set here")
         else:
-            reject(f"{where}: env.{name}", f"{quote(value)} is {kind(value)}, not a string")
+            what = "not text for a process" if isinstance(value, str) else kind(value)
+            reject(f"{where}: env.{name}", f"{quote(value)} is {what}; give a string")
     return result
+
+
+def _is_passable(text: str) -> bool:
+    """Returns whether a process can be given the text: without NUL and lone surrogates."""
+    return "\0" not in text and not any("\ud800" <= c <= "\udfff" for c in text)
 
 
 def _container_command(
@@ -250,7 +256,9 @@ def _container_command(
     words: list[str] = []
     for key in ("command", "args"):
         part = container.get(key) or []
-        if not isinstance(part, list) or not all(isinstance(word, str) for word in part):
+        if not isinstance(part, list) or not all(
+            isinstance(word, str) and _is_passable(word) for word in part
+        ):
             reject(f"{where}: {key}", f"{quote(part)} is not a list of strings")
         words += [_expand(word, env) for word in part]
     if not words:

@@ -57,22 +57,28 @@ class Watch:
     def __init__(self, limit: float) -> None:
         self.steps = StepTimes()
         self._limit = limit
-        self._folder = Path(tempfile.mkdtemp(prefix="tfdist-heartbeats-"))
+        self._folder = _private_folder()
         self._seen: dict[str, _Seen] = {}
         self._looked: float | None = None
         self._judge_at: float | None = None
 
     def close(self) -> None:
         """Removes the heartbeats."""
-        shutil.rmtree(self._folder, ignore_errors=True)
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
 
     def path(self, task: str) -> str:
-        """Returns the file for a task's heartbeat."""
-        return str(self._folder / task.replace("/", "-"))
+        """Returns the file for a task's heartbeat; "" where nothing can be written."""
+        return "" if self._folder is None else str(self._folder / task.replace("/", "-"))
+
+    @property
+    def is_blind(self) -> bool:
+        """Whether tasks cannot write heartbeats, so that only the ends of processes are seen."""
+        return self._folder is None
 
     def forget(self, task: str) -> None:
         """Removes the files of an earlier run of the task, before it is started."""
-        for path in (self.path(task), f"{self.path(task)}.fed"):
+        for path in (self.path(task), f"{self.path(task)}.fed") if self._folder else ():
             with contextlib.suppress(OSError):
                 os.unlink(path)
         self._seen.pop(task, None)
@@ -89,7 +95,7 @@ class Watch:
         self._looked = now
         for name, process in running.items():
             self._take_in(name, process, passed)
-        if not self._limit:
+        if not self._limit or self.is_blind:
             return []
         late = [
             group
@@ -163,3 +169,11 @@ class Watch:
         if not sign.stopped and sign.at is None:
             text += "; it printed no stack"
         return Stall(sign.task, text)
+
+
+def _private_folder() -> Path | None:
+    """Makes a folder that only this user may enter, under TMPDIR; None where that cannot be."""
+    try:
+        return Path(tempfile.mkdtemp(prefix="tfdist-heartbeats-"))
+    except OSError:
+        return None

@@ -8,6 +8,7 @@ above (a peer was lost, the pod was told to stop) start it again.
 
 from __future__ import annotations
 
+import secrets
 from typing import Any
 
 from tfdist.errors import EXIT_PREEMPTED
@@ -19,11 +20,55 @@ from tfdist.render.workload import (
     WAIT_SECONDS,
     Workload,
 )
+from tfdist.rendezvous.roster import SECRET_VARIABLE
 
 # TFJob gives TF_CONFIG to the container of this name only.
 CONTAINER = "tensorflow"
 
+# Where a pod finds the name of its job.
+_LABELS = {
+    "TFJob": "training.kubeflow.org/job-name",
+    "JobSet": "jobset.sigs.k8s.io/jobset-name",
+}
+_SECRET_KEY = "secret"
+
 Manifest = dict[str, Any]
+
+
+def documents(job: Manifest, workload: Workload) -> list[Manifest]:
+    """Returns a job with what keeps strangers from it.
+
+    TensorFlow's servers do what any caller asks, files included, so a NetworkPolicy lets only the
+    job's own pods call them; and only tasks that have the job's secret take part in it.
+
+    Args:
+        job: A TFJob or a JobSet of this module.
+        workload: What it was made of; with a Secret of its own, none is made.
+    """
+    label = {_LABELS[job["kind"]]: workload.name}
+    policy: Manifest = {
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "NetworkPolicy",
+        "metadata": _metadata(workload),
+        "spec": {
+            "podSelector": {"matchLabels": dict(label)},
+            "policyTypes": ["Ingress"],
+            "ingress": [{"from": [{"podSelector": {"matchLabels": dict(label)}}]}],
+        },
+    }
+    if workload.secret is not None:
+        return [policy, job]
+    secret: Manifest = {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": _metadata(workload) | {"name": _secret_name(workload)},
+        "stringData": {_SECRET_KEY: secrets.token_hex(32)},
+    }
+    return [policy, secret, job]
+
+
+def _secret_name(workload: Workload) -> str:
+    return workload.secret or f"{workload.name}-tfdist"
 
 
 def tfjob(workload: Workload) -> Manifest:
@@ -153,8 +198,11 @@ def _pod(workload: Workload, role: str, *, port_name: str, env: dict[str, str]) 
         "command": list(workload.command),
         "ports": [{"name": port_name, "containerPort": PORT}],
     }
-    if env:
-        container["env"] = [{"name": name, "value": value} for name, value in env.items()]
+    reference = {"name": _secret_name(workload), "key": _SECRET_KEY}
+    container["env"] = [
+        *({"name": name, "value": value} for name, value in env.items()),
+        {"name": SECRET_VARIABLE, "valueFrom": {"secretKeyRef": reference}},
+    ]
     container["resources"] = {"requests": dict(resources), "limits": dict(resources)}
     mounts, volumes = [], []
     if workload.volume:

@@ -13,7 +13,10 @@ from collections.abc import Sequence
 
 from tfdist.errors import ConfigError
 from tfdist.render.workload import GRACE_SECONDS, MAX_RESTARTS, Workload
+from tfdist.rendezvous.roster import SECRET_VARIABLE
 
+# 64 hexadecimal digits.
+_DRAWN = "$(od -An -vtx1 -N32 /dev/urandom | tr -d ' \\n')"
 _MEMORY = re.compile(r"([0-9]+)([MGT])i?")
 
 
@@ -62,6 +65,8 @@ def sbatch(workload: Workload) -> str:
         roles = ",".join(f"{role}:{count}" for role, count in workload.tasks.items())
         lines.append(f"export TFDIST_ROLES={roles}")
     lines += [
+        "# Only tasks that have it take part in the job.",
+        f'export {SECRET_VARIABLE}="${{{SECRET_VARIABLE}:-{_DRAWN}}}"',
         "# srun does not take over --cpus-per-task since Slurm 22.05.",
         'export SRUN_CPUS_PER_TASK="$SLURM_CPUS_PER_TASK"',
         "",

@@ -38,6 +38,8 @@ class Workload:
         cpus: CPUs of each task.
         memory: Memory of each task.
         volume: A volume claim and its mount point, as `CLAIM:/PATH`.
+        secret: The Secret, of this namespace, whose key `secret` the tasks share; None for one
+            that is made with the job.
 
     Raises:
         ConfigError: A field is out of range.
@@ -53,8 +55,11 @@ class Workload:
     cpus: str = "4"
     memory: str = "8Gi"
     volume: str | None = None
+    secret: str | None = None
 
     def __post_init__(self) -> None:
+        if self.secret is not None and not _LABEL.fullmatch(self.secret):
+            raise ConfigError(f"render(--secret): {self.secret!r} is not the name of a Secret")
         if not _LABEL.fullmatch(self.name) or len(self.name) > _LONGEST_NAME:
             raise ConfigError(
                 f"render(--name): {self.name!r} is not a name of lower-case letters, digits and "

@@ -7,8 +7,7 @@ import contextlib
 import time
 from dataclasses import dataclass
 
-from tfdist.rendezvous.faults import KINDS
-from tfdist.rendezvous.messages import MAX_BYTES, decode
+from tfdist.rendezvous.messages import MAX_BYTES
 from tfdist.rendezvous.questions import ASK_SECONDS
 from tfdist.rendezvous.roster import Roster
 from tfdist.rendezvous.sockets import Connection, connect, resolve
@@ -129,8 +128,8 @@ class Agreement:
     async def _obey(self, connection: Connection) -> bool:
         """Obeys the leader's messages; returns True once it says "go"."""
         reader, writer = connection
-        hello = decode(await self._roster.introduce(connection, "ready"), KINDS)
-        if hello is None or hello.hash != self._roster.hash or hello.task != self._roster.leader:
+        _, hello, is_proven = await self._roster.introduce(connection, "ready")
+        if hello is None or not is_proven or hello.task != self._roster.leader:
             return False
         while line := await reader.readline():
             word, _, turn = line.strip().partition(b" ")

@@ -16,7 +16,7 @@ _FORGET_SECONDS = 5.0  # after which a fault that was not seen again is forgiven
 _HOPELESS_SECONDS = 10.0  # after which a fault that stands ends the meeting early
 
 _TOLD = {
-    "foreign": "{name} belongs to another cluster or job",
+    "foreign": "{name} belongs to another cluster, job or secret",
     "duplicate": "two processes are {name}",
     "misplaced": "the address of {name} is that of another task",
     "taken": "the port of {name} is taken by another program",

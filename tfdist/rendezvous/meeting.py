@@ -2,13 +2,13 @@
 
 TensorFlow waits for an absent peer forever, and nothing in the process can
 stop it. So the tasks meet first, on their own ports: each listens on its own
-address, asks every other task for its name, and compares a hash of the cluster
-and the job. A task that has met all others tells the leader (the chief, or the
-first task), which starts all together in two phases, "prepare" and "go", so
-that none starts TensorFlow while another gives up.
+address, asks every other task for its name, and has it prove that it knows the cluster,
+the job and the job's secret (TFDIST_SECRET), if there is one. A task that has met all
+others tells the leader (the chief, or the first task), which starts all together in two
+phases, "prepare" and "go", so that none starts TensorFlow while another gives up.
 
 A task that comes too late, or with another cluster, is named by every task
-that is present. Only tasks with the right hash count; other connections are
+that is present. Only tasks with the right proof count; other connections are
 closed.
 
 A worker beside ps tasks may also come when the chief and the ps have started
@@ -34,8 +34,8 @@ from tfdist.rendezvous.acceptor import Acceptor
 from tfdist.rendezvous.agreement import Agreement
 from tfdist.rendezvous.faults import KINDS
 from tfdist.rendezvous.messages import MAX_BYTES, Hello, decode
-from tfdist.rendezvous.questions import ASK_SECONDS, Questions
-from tfdist.rendezvous.roster import Roster
+from tfdist.rendezvous.questions import Questions
+from tfdist.rendezvous.roster import Roster, draw_challenge
 from tfdist.rendezvous.sockets import listen, reason
 from tfdist.runtime.log import LOGGER
 
@@ -162,22 +162,26 @@ class _Meeting:
         # An error here: the caller has gone, is too slow or says too much.
         with contextlib.suppress(OSError, ValueError, TimeoutError):
             async with asyncio.timeout(_READ_SECONDS):
-                line = await reader.readline()
-            hello = decode(line, KINDS)
-            if hello is not None:
-                writer.write(self._roster.hello("hello"))
+                first = decode(await reader.readline(), KINDS)
+                if first is None:
+                    return
+                challenge, roster = draw_challenge(), self._roster
+                own = roster.hello("hello", challenge)
+                writer.write(own.signed(roster.key, "answerer", first.challenge).encode())
+                await writer.drain()
+                hello = decode(await reader.readline(), KINDS)
+            if hello is None or hello.challenge != first.challenge or hello.task != first.task:
+                return
+            if hello.is_proven(roster.key, "caller", challenge):
                 await self._receive(hello, reader, writer)
-                async with asyncio.timeout(ASK_SECONDS):
-                    await writer.drain()
+            elif hello.task in roster.peers:
+                roster.strangers.add(hello.task)
 
     async def _receive(
         self, hello: Hello, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
+        """Takes what a task of this job says."""
         roster = self._roster
-        if hello.hash != roster.hash:
-            if hello.task in roster.peers:
-                roster.strangers[hello.task] = hello.hash
-            return
         if hello.task == roster.name:
             if hello.nonce != roster.nonce:
                 roster.see_duplicate()

@@ -8,7 +8,7 @@ import os
 from tfdist.cluster.cluster import Cluster
 from tfdist.errors import ConfigError
 from tfdist.rendezvous.meeting import DEFAULT_TIMEOUT, rendezvous
-from tfdist.validation import quote
+from tfdist.validation import MOST_SECONDS, quote
 
 _VARIABLE = "TFDIST_WAIT"
 _met: set[tuple[str, str]] = set()
@@ -46,6 +46,6 @@ def wait_seconds() -> float:
         value = float(text)
     except ValueError:
         value = math.nan
-    if not 0 <= value < math.inf:
-        raise ConfigError(f"{_VARIABLE}: {quote(text)} is not a number of seconds, 0 or more")
+    if not 0 <= value <= MOST_SECONDS:
+        raise ConfigError(f"{_VARIABLE}: {quote(text)} is not 0 to {MOST_SECONDS} seconds")
     return value

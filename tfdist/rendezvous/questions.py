@@ -6,8 +6,7 @@ import asyncio
 import contextlib
 import time
 
-from tfdist.rendezvous.faults import KINDS
-from tfdist.rendezvous.messages import MAX_BYTES, Hello, decode, is_http2
+from tfdist.rendezvous.messages import MAX_BYTES, Hello, is_http2
 from tfdist.rendezvous.roster import Peer, Roster
 from tfdist.rendezvous.sockets import connect, reason, resolve
 from tfdist.validation import quote
@@ -47,33 +46,38 @@ class Questions:
             pause = min(pause * 1.5, _PAUSE_SECONDS)
 
     async def _ask(self, peer: Peer) -> None:
-        hello = await self._question(peer)
+        hello, is_proven = await self._question(peer)
         if hello is None:
             peer.met = False
             return
         roster, name = self._roster, str(peer.task)
         where = f"{name} at {peer.task.address}"
-        peer.met = hello.hash == roster.hash and hello.task == name
+        peer.met = is_proven and hello.task == name
         if peer.met:
             for kind in ("foreign", "misplaced"):
                 roster.faults.clear(kind, name)
-            roster.strangers.pop(name, None)
+            roster.strangers.discard(name)
             roster.take_notes(peer, hello)
-        elif hello.hash != roster.hash:
-            peer.problem = f"belongs to another cluster or job, as {hello.task}"
+        elif not is_proven:
+            peer.problem = f"belongs to another cluster, job or secret, as {hello.task}"
             roster.faults.see("foreign", name, f"{where} {peer.problem}")
         else:
             peer.problem = f"says that it is {hello.task}"
             roster.faults.see("misplaced", name, f"{where} {peer.problem}")
 
-    async def _question(self, peer: Peer) -> Hello | None:
-        """Asks for a peer's name; returns None, and records the problem, where no task answers."""
+    async def _question(self, peer: Peer) -> tuple[Hello | None, bool]:
+        """Asks for a peer's name.
+
+        Returns:
+            Its message, and whether it has this job's key; None, with the problem recorded,
+            where no task answers.
+        """
         host = peer.task.host or ""
         try:
             await self._look_up(peer)
         except OSError as error:
             peer.problem = f"its name {quote(host)} does not resolve ({reason(error)})"
-            return None
+            return None, False
         try:
             connection = await connect(peer.endpoints, MAX_BYTES)
         except OSError as error:
@@ -81,17 +85,16 @@ class Questions:
             peer.endpoints = peer.endpoints if _is_literal(host) else []
             peer.problem = f"is not there ({reason(error)})"
             peer.running_since = None
-            return None
-        answer = await self._roster.introduce(connection, "hello")
-        connection[1].transport.abort()
-        hello = decode(answer, KINDS)
+            return None, False
+        line, hello, is_proven = await self._roster.introduce(connection, "hello")
+        connection[1].close()
         if hello is None:
             peer.problem = "is another program, or has started TensorFlow already"
-        if is_http2(answer):
+        if is_http2(line):
             peer.running_since = peer.running_since or time.monotonic()
-        elif answer:
+        elif line:
             peer.running_since = None
-        return hello
+        return hello, is_proven
 
     async def _look_up(self, peer: Peer) -> None:
         """Resolves the peer's name, unless its address is known and has answered.
@@ -116,9 +119,9 @@ class Questions:
         while True:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(ASK_SECONDS):
-                    hello = await self._question(own)
+                    hello, is_proven = await self._question(own)
                 if hello is not None and hello.nonce != roster.nonce:
-                    if hello.hash == roster.hash and hello.task == roster.name:
+                    if is_proven and hello.task == roster.name:
                         roster.see_duplicate()
                     elif not roster.listening:
                         who = f"{hello.task} of another cluster"

@@ -3,16 +3,33 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import secrets
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from tfdist.cluster.cluster import Cluster, Task
 from tfdist.errors import ConfigError, PeerError, TfdistError
-from tfdist.rendezvous.faults import HOPELESS, Faults
-from tfdist.rendezvous.messages import Hello
+from tfdist.rendezvous.faults import HOPELESS, KINDS, Faults
+from tfdist.rendezvous.messages import Hello, decode
 from tfdist.rendezvous.sockets import Connection, Endpoint
 
+SECRET_VARIABLE = "TFDIST_SECRET"
 _MAX_NAMED = 8
+
+
+class Introduction(NamedTuple):
+    """What came of saying one's name to somebody.
+
+    Attributes:
+        line: What the other one answered, in bytes; empty where it did not.
+        hello: The same as a message, None where it is none.
+        is_proven: Whether the other one has the key of this job.
+    """
+
+    line: bytes
+    hello: Hello | None = None
+    is_proven: bool = False
 
 
 @dataclass
@@ -52,11 +69,12 @@ class Roster:
         self.names = [str(task) for task in cluster.tasks]
         self.leader = self.names[0]
         self.peers = {str(t): Peer(t) for t in cluster.tasks if t != cluster.task}
-        text = f"{cluster.fingerprint()}\n{job}"
-        self.hash = hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()
+        # Whoever knows cluster and flags could make the key, but for a secret.
+        text = f"{cluster.fingerprint()}\n{job}\n{os.environ.get(SECRET_VARIABLE, '')}"
+        self.key = hashlib.sha256(text.encode(errors="surrogateescape")).digest()
         self.nonce = secrets.token_hex(8)
         self.faults = Faults(self.names)
-        self.strangers: dict[str, str] = {}  # task that a foreign caller claims to be: its hash
+        self.strangers: set[str] = set()  # tasks that callers without the key claim to be
         self.listening = False
 
     def ready(self) -> bool:
@@ -64,19 +82,28 @@ class Roster:
         met = all(peer.met for peer in self.peers.values())
         return self.listening and met and not self.faults
 
-    def hello(self, kind: str) -> bytes:
-        """Returns the line with this task's name and the faults it sees."""
+    def hello(self, kind: str, challenge: str) -> Hello:
+        """Returns the message with this task's name and the faults it sees."""
         missing = tuple(name for name, peer in self.peers.items() if not peer.met)
-        return Hello(kind, self.hash, self.name, self.nonce, self.faults.own(), missing).encode()
+        faults = self.faults.own()
+        return Hello(kind, self.name, self.nonce, challenge, faults=faults, missing=missing)
 
-    async def introduce(self, connection: Connection, kind: str) -> bytes:
-        """Sends this task's name; returns the answer, empty where there is none."""
+    async def introduce(self, connection: Connection, kind: str) -> Introduction:
+        """Says this task's name, takes the answer, and proves that this task has the key."""
         reader, writer = connection
+        challenge = draw_challenge()
         try:
-            writer.write(self.hello(kind))
-            return await reader.readline()
+            writer.write(Hello("hello", self.name, self.nonce, challenge).encode())
+            line = await reader.readline()
+            hello = decode(line, KINDS)
+            if hello is None:
+                return Introduction(line)
+            own = self.hello(kind, challenge).signed(self.key, "caller", hello.challenge)
+            writer.write(own.encode())
+            proven = hello.is_proven(self.key, "answerer", challenge)
+            return Introduction(line, hello, proven)
         except (OSError, ValueError):
-            return b""
+            return Introduction(b"")
         except BaseException:
             writer.transport.abort()
             raise
@@ -104,8 +131,8 @@ class Roster:
                 continue
             problem = peer.problem
             if name in self.strangers:
-                problem = "belongs to another cluster or job: it called with another hash"
-                hopeless = True
+                # Whoever called may be a stranger, or an old task that is about to end.
+                problem += ", and one of another cluster, job or secret called in its name"
             problems[name] = f"{name} at {peer.task.address} {problem}"
         for name, peer in self.peers.items():
             if not problems and peer.missing:
@@ -123,3 +150,8 @@ class Roster:
 
     def _order(self, name: str) -> int:
         return self.names.index(name) if name in self.names else len(self.names)
+
+
+def draw_challenge() -> str:
+    """Returns a challenge for one connection."""
+    return secrets.token_hex(16)

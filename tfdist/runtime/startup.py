@@ -77,8 +77,13 @@ def _check_backend() -> None:
 
 @contextlib.contextmanager
 def _without_remarks() -> Iterator[None]:
+    try:
+        file = tempfile.TemporaryFile()  # noqa: SIM115
+    except OSError:  # Nothing can be written here, as in a container with a read-only disk.
+        yield
+        return
     sys.stderr.flush()
-    with tempfile.TemporaryFile() as said:
+    with file as said:
         terminal = os.dup(2)
         os.dup2(said.fileno(), 2)
         try:

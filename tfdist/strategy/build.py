@@ -24,6 +24,7 @@ from tfdist.strategy import serve as serving
 from tfdist.strategy.connection import connect
 from tfdist.strategy.devices import find_devices, full_name, grow_gpu_memory
 from tfdist.strategy.kinds import AUTO, BY_NAME, NAMES, choose
+from tfdist.strategy.private_port import close_to_others
 from tfdist.validation import one_of
 
 # Between 2 and 16 MiB a pack, an all-reduce of ResNet50's gradients takes two thirds of the
@@ -135,6 +136,7 @@ def multi_worker_mirrored_strategy(
     meet(cluster)
     with watchdog(wait_seconds() + _CONNECT, f"{cluster.task}: connecting to the other workers"):
         strategy = connect(f"{cluster.fingerprint()} {cluster.task}", _resolver(cluster), options)
+    close_to_others(cluster)
     excepthook.install(connected=True)
     sigterm.end_on_it()
     group = ProcessGroup(strategy)
@@ -176,6 +178,7 @@ def parameter_server_strategy(cluster: Cluster) -> tf.distribute.Strategy:
     meet(cluster)
     with watchdog(wait_seconds() + _CONNECT, f"{cluster.task}: connecting to ps and workers"):
         strategy = tf.distribute.ParameterServerStrategy(_resolver(cluster))
+    close_to_others(cluster)
     excepthook.install(connected=True)
     sigterm.end_on_it()
     serving.say_goodbye(cluster)

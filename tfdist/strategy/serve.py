@@ -1,14 +1,17 @@
 """Serves as a ps or worker task under ParameterServerStrategy until the chief is done.
 
 `tf.distribute.Server` itself serves forever. Here a task watches the chief's port, and the
-chief, when it ends without an error, writes a file on every task through the servers themselves.
+chief, when it ends without an error, says so to every task through the servers themselves: it
+writes to a descriptor of the task's process, which no other user can reach and which needs no disk.
 """
 
 from __future__ import annotations
 
 import contextlib
-import pathlib
+import os
 import socket
+import sys
+import tempfile
 import time
 from functools import partial
 from typing import TYPE_CHECKING
@@ -19,6 +22,7 @@ from tfdist.errors import ConfigError, PeerError
 from tfdist.rendezvous.once import meet
 from tfdist.runtime import excepthook, shutdown, sigterm
 from tfdist.runtime.heartbeat import Heart
+from tfdist.strategy.private_port import close_to_others
 
 if TYPE_CHECKING:
     from tfdist.cluster import Cluster, Task
@@ -30,6 +34,11 @@ _AWAY = 10.0
 _START = 300.0
 # Seconds that a task serves after SIGTERM: the chief may have got one too, and saves then.
 _LINGER = 4.0
+# The descriptor of the note: larger than those that a process has before TensorFlow starts, and
+# smaller than the limits of how many it may have.
+_NUMBER = 217
+_DESCRIPTORS = "/proc/self/fd" if sys.platform == "linux" else "/dev/fd"
+_MEMORY = getattr(os, "memfd_create", None)
 
 
 def serve(cluster: Cluster, *, start_timeout: float = _START) -> bool:
@@ -73,19 +82,19 @@ def serve(cluster: Cluster, *, start_timeout: float = _START) -> bool:
     heart.write("meeting")
     meet(cluster)
     heart.write("serving")
-    note = _note(cluster, task)
-    note.unlink(missing_ok=True)
+    note = _Note()
     jobs = {job: list(hosts) for job, hosts in cluster.jobs.items() if job != "evaluator"}
     # Collective and session options stay at their defaults; the server ends with the process.
     server = tf.distribute.Server(
         tf.train.ClusterSpec(jobs), job_name=task.type, task_index=task.index, protocol="grpc"
     )
+    close_to_others(cluster)
     sigterm.end_on_it()
     sigterm.linger(_LINGER)
     try:
         _wait_for_chief(cluster, note, start_timeout)
     finally:
-        note.unlink(missing_ok=True)
+        note.close()
         del server
     return True
 
@@ -94,10 +103,10 @@ def say_goodbye(cluster: Cluster) -> None:
     """Makes the chief tell the other tasks that it is done, when it ends without an error."""
     for task in cluster.tasks:
         if task.type in ("ps", "worker"):
-            shutdown.at_exit(f"{task} to hear that all is done", partial(_tell, cluster, task))
+            shutdown.at_exit(f"{task} to hear that all is done", partial(_tell, task))
 
 
-def _tell(cluster: Cluster, task: Task) -> None:
+def _tell(task: Task) -> None:
     # The other tasks must not take an exception or a nonzero exit code for success.
     if not shutdown.ends_well():
         return
@@ -106,19 +115,43 @@ def _tell(cluster: Cluster, task: Task) -> None:
         contextlib.suppress(tf.errors.OpError),
         tf.device(f"/job:{task.type}/replica:0/task:{task.index}/device:CPU:0"),
     ):
-        tf.io.write_file(str(_note(cluster, task)), "done")
+        tf.io.write_file(f"{_DESCRIPTORS}/{_NUMBER}", "done")
 
 
-def _note(cluster: Cluster, task: Task) -> pathlib.Path:
-    name = f"tfdist-{cluster.fingerprint()[:16]}-{task.type}-{task.index}.done"
-    return pathlib.Path("/tmp") / name
+class _Note:
+    """A file without a name to which the chief writes, under a number that it knows.
+
+    Raises:
+        ConfigError: A descriptor of that number is open in this process.
+    """
+
+    def __init__(self) -> None:
+        try:
+            os.fstat(_NUMBER)
+        except OSError:
+            pass  # It is free.
+        else:
+            raise ConfigError(
+                f"serve: the file descriptor {_NUMBER} is open in this process, and needed for the "
+                "chief to say that it is done; close it"
+            )
+        with tempfile.TemporaryFile() if _MEMORY is None else open(_MEMORY("tfdist"), "wb") as file:
+            os.dup2(file.fileno(), _NUMBER, inheritable=False)
+
+    def is_written(self) -> bool:
+        """Returns whether the chief has written to it."""
+        return os.fstat(_NUMBER).st_size > 0
+
+    def close(self) -> None:
+        """Frees the number."""
+        os.close(_NUMBER)
 
 
-def _wait_for_chief(cluster: Cluster, note: pathlib.Path, start_timeout: float) -> None:
+def _wait_for_chief(cluster: Cluster, note: _Note, start_timeout: float) -> None:
     address = cluster.jobs["chief"][0]
     began = last_seen = time.monotonic()
     seen = False
-    while not note.exists():
+    while not note.is_written():
         now = time.monotonic()
         there = _listens(address)
         if not there:

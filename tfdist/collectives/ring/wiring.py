@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hmac
 import os
 import secrets
 import socket
@@ -13,6 +14,7 @@ from tfdist.cluster.address import split_address
 from tfdist.collectives.process_group import ProcessGroup
 from tfdist.collectives.ring.connections import Connections, connect, listen
 from tfdist.collectives.ring.ring import STALL_SECONDS, Ring
+from tfdist.rendezvous.roster import SECRET_VARIABLE
 from tfdist.runtime import shutdown
 from tfdist.runtime.interrupts import Interrupts
 from tfdist.validation import reject
@@ -57,6 +59,9 @@ def _make(strategy: tf.distribute.Strategy, group: ProcessGroup) -> tuple[Ring |
     ports = group.exchange(0 if listener is None else listener.getsockname()[1])
     # Every worker draws a secret; the chief's is used.
     secret = group.broadcast(secrets.token_bytes(_SECRET_BYTES))
+    # The broadcast crosses the network in the clear; a secret of the job's does not.
+    shared = os.environ.get(SECRET_VARIABLE, "").encode(errors="surrogateescape")
+    secret = hmac.digest(shared or b"-", secret, "sha256")
     connections: Connections | None = None
     following = (rank + 1) % size
     try:

@@ -1,0 +1,113 @@
+"""Reads the documents of a JSON or YAML file, whatever it holds, in bounded time and memory."""
+
+from __future__ import annotations
+
+import functools
+import os
+import select
+import time
+from typing import Any
+
+from tfdist.cluster.tf_config import load_json
+from tfdist.validation import quote, reject
+
+_WANTED = "give a cluster spec, a TFJob or a JobSet"
+_MOST_BYTES = 8 << 20
+# For a pipe, such as `<(command)`, to be written.
+_PIPE_SECONDS = 10.0
+# Pairs that merge keys (`<<`) may copy: nested ones multiply.
+_MOST_MERGED = 10_000
+
+
+def load_documents(path: str) -> list[Any]:
+    """Returns what a file holds.
+
+    Args:
+        path: A file of one JSON value (`.json`), or of YAML documents.
+
+    Raises:
+        ConfigError: It cannot be read, or is too large, or neither.
+    """
+    text = _read(path)
+    if path.endswith(".json"):
+        return [load_json(text, path)]
+    import yaml  # Only here: it takes longer to load than the rest of the command.
+
+    try:
+        return list(yaml.load_all(text, _loader()))
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        place = f" (line {mark.line + 1} column {mark.column + 1})" if mark else ""
+        if isinstance(error, yaml.constructor.ConstructorError) and error.problem:
+            reject(path, f"{error.problem}{place}; {_WANTED}")
+        reject(path, f"is not YAML{place}; {_WANTED}")
+    except (RecursionError, ValueError):
+        reject(path, f"is not YAML that can be read; {_WANTED}")
+
+
+def _read(path: str) -> str:
+    if "\0" in path:
+        reject(path, f"is not the name of a file; {_WANTED}")
+    try:
+        # Opening a pipe that nobody writes to would wait for ever.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            data = _read_all(descriptor, path)
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        reject(path, f"cannot be read: {error.strerror or error}; {_WANTED}")
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError:
+        reject(path, f"is not text; {_WANTED}")
+
+
+def _read_all(descriptor: int, path: str) -> bytes:
+    data = bytearray()
+    until = time.monotonic() + _PIPE_SECONDS
+    while True:
+        if not select.select([descriptor], [], [], max(0.0, until - time.monotonic()))[0]:
+            reject(path, f"has not been written to its end in {_PIPE_SECONDS:.0f} s; {_WANTED}")
+        try:
+            piece = os.read(descriptor, 1 << 16)
+        except BlockingIOError:
+            continue
+        if not piece:
+            return bytes(data)
+        data += piece
+        if len(data) > _MOST_BYTES:
+            reject(path, f"has more than {_MOST_BYTES >> 20} MB; {_WANTED}")
+
+
+@functools.cache
+def _loader() -> Any:
+    """Returns a loader of YAML that takes no key twice and no merge keys without end."""
+    import yaml
+
+    class Loader(yaml.SafeLoader):
+        merged = 0
+
+        def compose_mapping_node(self, anchor: Any) -> Any:
+            node = super().compose_mapping_node(anchor)
+            seen = set()
+            for key, _ in node.value:
+                if not isinstance(key, yaml.ScalarNode):
+                    continue
+                if (key.tag, key.value) in seen:
+                    raise yaml.constructor.ConstructorError(
+                        None, None, f"has the key {quote(key.value)} twice", key.start_mark
+                    )
+                seen.add((key.tag, key.value))
+            return node
+
+        def flatten_mapping(self, node: Any) -> None:
+            before = len(node.value)
+            super().flatten_mapping(node)
+            self.merged += max(0, len(node.value) - before)
+            if self.merged > _MOST_MERGED:
+                raise yaml.constructor.ConstructorError(
+                    None, None, "has merge keys that multiply", node.start_mark
+                )
+
+    return Loader
