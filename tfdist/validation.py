@@ -13,6 +13,8 @@ from tfdist.errors import ConfigError
 # A third of a year. The system's calls overflow with much more.
 MOST_SECONDS = 10_000_000
 
+# Of whole numbers, so that arithmetic with them has an end: 10^15.
+_LARGEST = 1_000_000_000_000_000
 _QUOTE_CHARS = 60
 
 _repr = reprlib.Repr()
@@ -79,6 +81,8 @@ def whole_number(where: str, value: Any, *, least: int = 1) -> int:
         number = None
     if number is None or number < least:
         reject(where, f"{quote(value)} is given; allowed: a whole number of {least} or more")
+    if number > _LARGEST:
+        reject(where, f"{quote(value)} is given; allowed: a whole number up to {_LARGEST}")
     return number
 
 

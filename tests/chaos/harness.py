@@ -128,6 +128,16 @@ class Program:
         process.send_signal(number)
         return at
 
+    def pause(self) -> None:
+        """Stops all tasks, so that the job cannot end before something else has happened."""
+        for process in self.tasks().values():
+            process.suspend()
+
+    def go_on(self) -> None:
+        """Lets them go on."""
+        for process in self.tasks().values():
+            process.resume()
+
     def left(self) -> list[psutil.Process]:
         """All processes that carry the mark and are not dead."""
         found = []

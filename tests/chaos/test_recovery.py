@@ -39,7 +39,7 @@ def end_of(job: Program) -> str:
     return ends[0]
 
 
-def steps(job: Program, since: int) -> list[int]:
+def steps(job: Program, since: int = 0) -> list[int]:
     return [int(line.rpartition(" ")[2]) for line in job.find(r"\| STEP \d+$", since)]
 
 

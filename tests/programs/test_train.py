@@ -96,6 +96,34 @@ def test_going_on_with_fewer_replicas_says_what_changes(finished, capsys):
     assert json.loads((output / "plan.json").read_text())["global_batch"] == 16
 
 
+def test_what_the_trainer_is_told_arrives(devices):
+    """A flag that nobody reads would train something else without a word."""
+    from tfdist import data
+    from tfdist.collectives.transport_names import WIRE_NAMES
+    from tfdist.collectives.wire_types import WIRE_TYPES
+    from tfdist.programs import train as run
+    from tfdist.strategy.build import build_strategy
+
+    assert tuple(WIRE_TYPES) == WIRE_NAMES
+    told = {
+        "transport": "tensorflow",
+        "wire_dtype": "bfloat16",
+        "accumulate_steps": 2,
+        "local_steps": 1,
+        "outer_learning_rate": 1.0,
+        "outer_momentum": 0.0,
+    }
+    source = data.load("digits", image_size=8, channels=3, seed=0)
+    strategy = build_strategy("mirrored", Cluster.local(), devices=devices[:2])
+    options = run.TrainOptions(model="small_cnn", image_size=8, **told)
+    trainer = run.make_trainer(options, source, run.make_plan(options, source, 2), strategy)
+    assert {name: getattr(trainer._options, name) for name in told} == told
+    local = {"local_steps": 4, "outer_learning_rate": 0.7, "outer_momentum": 0.9}
+    options = run.TrainOptions(model="small_cnn", image_size=8, **local)
+    trainer = run.make_trainer(options, source, run.make_plan(options, source, 2), strategy)
+    assert {name: getattr(trainer._options, name) for name in local} == local
+
+
 def test_an_output_directory_that_cannot_be_written_is_refused_first(tmp_path):
     from tfdist.programs import train as run
 

@@ -96,3 +96,43 @@ def test_calls_shrink_where_steps_become_longer():
 
 def test_all_workers_take_the_slowest_ones_number():
     assert sizes([0.001] * 6, others=(10_000_000, 2_000_000))[0][-1] == 5
+
+
+@pytest.mark.parametrize("strategy", ["mirrored", "one_device"])
+def test_calls_that_grow_give_the_same_bits(strategy, devices, monkeypatch):
+    """On one device they do not grow: several steps in a call would be compiled once more."""
+    import numpy as np
+
+    import tfdist
+    from tfdist.training.loops.one_device import OneDeviceLoop
+    from tfdist.training.loops.synchronous import SynchronousLoop
+
+    loop = SynchronousLoop if strategy == "mirrored" else OneDeviceLoop
+    made = []
+    train = loop.train
+
+    def count(self, epoch, steps, **options):
+        made.append(steps)
+        return train(self, epoch, steps, **options)
+
+    monkeypatch.setattr(loop, "train", count)
+    x = np.random.default_rng(0).normal(size=(240, 3)).astype("float32")
+    ends = []
+    for options in ({}, {"steps_per_call": 1}):
+        made.clear()
+        keras.utils.set_random_seed(1)
+        with tfdist.build_strategy(
+            strategy,
+            tfdist.Cluster.local(),
+            devices=devices[:2] if strategy == "mirrored" else None,
+        ).scope():
+            model = keras.Sequential(
+                [keras.Input((3,)), keras.layers.Dense(8, "relu"), keras.layers.Dense(1)]
+            )
+            model.compile("adam", "mse", metrics=["mae"])
+        trainer = tfdist.Trainer(model, **options)
+        fit = trainer.fit(x, x[:, :1], batch_size=4, epochs=2, shuffle=False, verbose=0)
+        ends.append((fit.history, [w.tobytes() for w in model.get_weights()]))
+        assert sum(made) == 120
+        assert (max(made) > 1) is (strategy == "mirrored" and not options)
+    assert ends[0] == ends[1]

@@ -8,7 +8,7 @@ from typing import Any
 from absl import flags
 
 from tfdist.cluster import Cluster
-from tfdist.collectives.transport_names import TRANSPORTS
+from tfdist.collectives.transport_names import TRANSPORTS, WIRE_NAMES
 from tfdist.errors import ConfigError
 from tfdist.rendezvous.once import meet, wait_seconds
 from tfdist.runtime import process_one, sigterm
@@ -53,6 +53,10 @@ def define_flags() -> flags.FlagValues:
         **on,
     )
     enum("transport", "auto", TRANSPORTS, "What carries tensors between workers.", **on)
+    enum("wire_dtype", "auto", WIRE_NAMES, "The type gradients are sent in.", **on)
+    integer("local_steps", 1, "Steps between two averages of the workers.", 1, _MOST, **on)
+    number("outer_learning_rate", 1.0, "The part of the way to an average.", 0.0, _MOST, **on)
+    number("outer_momentum", 0.0, "Nesterov momentum of that way.", 0.0, 1.0, **on)
     integer("seed", 0, "Initial weights, order and augmentation follow from it.", 0, **on)
     string("output_dir", None, "Where the model, plan and history are written.", **on)
     string("checkpoint_dir", None, "Where training is saved, and resumed from.", **on)

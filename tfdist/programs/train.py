@@ -52,6 +52,10 @@ class TrainOptions:
     checkpoint_dir: str | None = None
     checkpoint_steps: int | None = None
     transport: str = "auto"
+    wire_dtype: str = "auto"
+    local_steps: int = 1
+    outer_learning_rate: float = 1.0
+    outer_momentum: float = 0.0
 
 
 def train(cluster: Cluster, options: TrainOptions) -> Summary | None:
@@ -186,6 +190,11 @@ def make_trainer(
         accumulate_steps=options.accumulate_steps,
         checkpoint_dir=options.checkpoint_dir if saves else None,
         checkpoint_steps=options.checkpoint_steps if saves else None,
+        transport=options.transport,
+        wire_dtype=options.wire_dtype,
+        local_steps=options.local_steps,
+        outer_learning_rate=options.outer_learning_rate,
+        outer_momentum=options.outer_momentum,
     )
 
 

@@ -9,6 +9,9 @@ from tfdist.scaling.plan import Plan
 from tfdist.scaling.rules import DECAYS, GOYAL_BOUNDARIES, RULES, rate_factor
 from tfdist.validation import number, one_of, whole_number
 
+# Of rates and epochs: with more, arithmetic overflows.
+_MOST = 1e12
+
 
 def scale(
     *,
@@ -80,14 +83,16 @@ def scale(
     num_replicas = whole_number("scale(num_replicas)", num_replicas)
     accumulate_steps = whole_number("scale(accumulate_steps)", accumulate_steps)
     base_batch = whole_number("scale(base_batch)", base_batch)
-    base_learning_rate = number("scale(base_learning_rate)", base_learning_rate, above=0)
-    warmup_epochs = number("scale(warmup_epochs)", warmup_epochs, least=0)
-    decay_factor = number("scale(decay_factor)", decay_factor, above=0)
+    base_learning_rate = number(
+        "scale(base_learning_rate)", base_learning_rate, above=0, most=_MOST
+    )
+    warmup_epochs = number("scale(warmup_epochs)", warmup_epochs, least=0, most=_MOST)
+    decay_factor = number("scale(decay_factor)", decay_factor, above=0, most=_MOST)
     final_fraction = number("scale(final_fraction)", final_fraction, least=0, most=1)
     one_of("scale(rule)", rule, RULES)
     one_of("scale(decay)", decay, DECAYS)
     if epochs is not None:
-        epochs = number("scale(epochs)", epochs, above=0)
+        epochs = number("scale(epochs)", epochs, above=0, most=_MOST)
     batches = _batches_per_epoch(
         num_examples, steps_per_epoch, per_replica_batch * num_replicas, drop_remainder
     )
@@ -116,7 +121,7 @@ def scale(
         rule=rule,
         peak_learning_rate=peak,
         warmup_epochs=warmup_epochs,
-        warmup_start=number("scale(warmup_start)", warmup_start, least=0),
+        warmup_start=number("scale(warmup_start)", warmup_start, least=0, most=_MOST),
         decay=decay,
         boundaries=_boundaries(boundaries, warmup_epochs) if decay == "step" else (),
         decay_factor=decay_factor,
@@ -149,7 +154,7 @@ def _batches_per_epoch(
 def _boundaries(boundaries: Sequence[float] | None, warmup_epochs: float) -> tuple[float, ...]:
     if boundaries is None:
         boundaries = GOYAL_BOUNDARIES
-    epochs = tuple(number("scale(boundaries)", epoch, above=0) for epoch in boundaries)
+    epochs = tuple(number("scale(boundaries)", epoch, above=0, most=_MOST) for epoch in boundaries)
     if not epochs or any(a >= b for a, b in zip(epochs, epochs[1:], strict=False)):
         raise ConfigError(
             f"scale(boundaries): {list(epochs)} are not rising epochs; give such as [30, 60, 80]"

@@ -561,6 +561,7 @@ print("MEMORY", steady[-1], max(peak))
 """
 
 
+@pytest.mark.cluster
 def test_a_resumed_run_needs_no_more_memory_and_a_save_little_more(tmp_path):
     """In processes of their own, as nothing else is to be in their memory."""
 

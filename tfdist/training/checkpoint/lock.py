@@ -16,10 +16,12 @@ import time
 from pathlib import Path
 
 from tfdist.errors import ConfigError
+from tfdist.rendezvous.once import wait_seconds
 from tfdist.runtime.log import LOGGER
 
 NAME = ".tfdist.lock"
-# A job that was told to end may still be saving when the one that takes its place begins.
+# A job that was told to end may still be saving when the one that takes its place begins. With
+# TFDIST_WAIT, tasks wait no longer for it than for each other.
 _PATIENCE_SECONDS = 120.0
 _AGAIN_SECONDS = 0.25
 _HELD = (errno.EACCES, errno.EAGAIN)
@@ -73,7 +75,8 @@ class DirectoryLock:
         self._key = None
 
     def _wait_for(self, descriptor: int) -> None:
-        until = time.monotonic() + _PATIENCE_SECONDS
+        patience = min(wait_seconds(), _PATIENCE_SECONDS)
+        until = time.monotonic() + patience
         said = False
         while not _take(descriptor):
             holder = _holder(descriptor)
@@ -87,7 +90,7 @@ class DirectoryLock:
                 LOGGER.info(
                     "checkpoint_dir: %r is in use by another job (%s); waiting for its end, for "
                     "%.0f s at most",
-                    *(str(self._path.parent), holder, _PATIENCE_SECONDS),
+                    *(str(self._path.parent), holder, patience),
                 )
             time.sleep(_AGAIN_SECONDS)
         me = {"host": socket.gethostname(), "process": os.getpid()}

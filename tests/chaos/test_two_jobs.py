@@ -1,0 +1,52 @@
+"""Two jobs in one checkpoint directory: the second is refused or waits, and neither is harmed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.chaos.harness import Program, Programs, size, wait
+from tests.chaos.test_recovery import end_of, start, steps
+
+pytestmark = [pytest.mark.chaos, pytest.mark.cluster]
+
+EPOCHS = 4
+USED = r"tfdist: checkpoint_dir: '.*' is in use by another job \(process \d+ on "
+
+
+def until_step(job: Program, number: int) -> None:
+    wait(lambda: max(steps(job), default=0) >= number, what=f"step {number}\n{job.text()}")
+
+
+@pytest.mark.parametrize("trial", range(size(1, 20)))
+def test_a_second_job_is_refused_and_the_first_ends_as_undisturbed(
+    programs: Programs, tmp_path: Path, trial: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    want = end_of(start(programs, tmp_path / "undisturbed", EPOCHS, 0))
+    first = start(programs, tmp_path / "both", EPOCHS, 0)
+    until_step(first, 5 + trial)
+    monkeypatch.setenv("TFDIST_WAIT", "20")  # Neither for tasks nor for the lock longer.
+    first.pause()
+    second = start(programs, tmp_path / "both", EPOCHS, 0)
+    second.until(rf"{USED}.*give this job a directory of its own")
+    assert second.end() == 2, second.text()
+    assert not second.find("STEP")
+    first.go_on()
+    assert end_of(first) == want
+
+
+def test_a_job_that_takes_the_place_of_one_that_still_saves_waits(
+    programs: Programs, tmp_path: Path
+) -> None:
+    want = end_of(start(programs, tmp_path / "undisturbed", EPOCHS, 0))
+    first = start(programs, tmp_path / "both", EPOCHS, 0)
+    until_step(first, 5)
+    first.pause()
+    second = start(programs, tmp_path / "both", EPOCHS, 0)
+    second.until(rf"{USED}.*waiting for its end")
+    first.go_on()
+    first.process.terminate()
+    assert first.end() == 143, first.text()
+    assert end_of(second) == want
+    assert second.find("resuming from .*checkpoint-"), second.text()
