@@ -27,9 +27,11 @@ from tfdist.strategy.private_port import close_to_others
 if TYPE_CHECKING:
     from tfdist.cluster import Cluster, Task
 
-# Seconds between two checks of the chief's port, and for which it may be closed.
-_POLL = 0.5
+# Seconds between two checks of the chief's port; and for which it may not answer, or refuse: its
+# machine refuses as soon as its process has ended.
+_POLL = 0.25
 _AWAY = 10.0
+_REFUSED = 1.0
 # Seconds that the chief may take to start; it imports TensorFlow first.
 _START = 300.0
 # Seconds that a task serves after SIGTERM: the chief may have got one too, and saves then.
@@ -153,12 +155,12 @@ def _wait_for_chief(cluster: Cluster, note: _Note, start_timeout: float) -> None
     seen = False
     while not note.is_written():
         now = time.monotonic()
-        there = _listens(address)
+        there, patience = _listens(address)
         if not there:
             sigterm.release_after_it()
         if there:
             seen, last_seen = True, now
-        elif seen and now - last_seen > _AWAY:
+        elif seen and now - last_seen > patience and not note.is_written():
             raise PeerError(
                 f"{cluster.task}: chief/0 ({address}) went away without having finished; see its "
                 "output for the cause"
@@ -171,10 +173,13 @@ def _wait_for_chief(cluster: Cluster, note: _Note, start_timeout: float) -> None
         time.sleep(_POLL)
 
 
-def _listens(address: str) -> bool:
+def _listens(address: str) -> tuple[bool, float]:
+    """Returns whether a port is open, and for how many seconds it may be as it is."""
     host, _, port = address.rpartition(":")
     try:
         with socket.create_connection((host.strip("[]"), int(port)), timeout=2.0):
-            return True
+            return True, _AWAY
+    except ConnectionRefusedError:
+        return False, _REFUSED
     except OSError:
-        return False
+        return False, _AWAY
