@@ -20,14 +20,16 @@ APART = 40  # steps from one fault to the next, at most
 SPAN = 40  # steps an epoch, as in the job
 
 
-def start(programs: Programs, folder: Path, epochs: int, restarts: int) -> Program:
+def start(
+    programs: Programs, folder: Path, epochs: int, restarts: int, *, pause: float = 0.02
+) -> Program:
     return programs.launch(
         f"--workers 2 --grace 4 --restart-delay 0.1 --max-restarts {restarts}",
         ["python", JOB],
         DIR=str(folder),
         EPOCHS=str(epochs),
         EVERY=str(EVERY),
-        PAUSE="0.02",
+        PAUSE=str(pause),
     )
 
 

@@ -24,15 +24,14 @@ def test_a_second_job_is_refused_and_the_first_ends_as_undisturbed(
     programs: Programs, tmp_path: Path, trial: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     want = end_of(start(programs, tmp_path / "undisturbed", EPOCHS, 0))
-    first = start(programs, tmp_path / "both", EPOCHS, 0)
+    # Slow enough for the second one to come, to wait and to be refused meanwhile.
+    first = start(programs, tmp_path / "both", EPOCHS, 0, pause=0.4)
     until_step(first, 5 + trial)
-    monkeypatch.setenv("TFDIST_WAIT", "20")  # Neither for tasks nor for the lock longer.
-    first.pause()
+    monkeypatch.setenv("TFDIST_WAIT", "10")  # Neither for tasks nor for the lock longer.
     second = start(programs, tmp_path / "both", EPOCHS, 0)
     second.until(rf"{USED}.*give this job a directory of its own")
     assert second.end() == 2, second.text()
     assert not second.find("STEP")
-    first.go_on()
     assert end_of(first) == want
 
 

@@ -261,7 +261,7 @@ def go(launch: Launch) -> None:
 
 
 def test_a_reader_that_goes_away_does_not_end_the_job(launch: Launch) -> None:
-    process = launch.start("--workers 2", TALKERS + "sys.exit(5 * me['index'])")
+    process = launch.start("--workers 2", TALKERS + "wait_for(2, 'end')\nsys.exit(5 * me['index'])")
     assert process.stdout is not None
     launch.until_marked(2)
     process.stdout.close()
@@ -282,16 +282,20 @@ def test_a_reader_that_does_not_read_leaves_the_launcher_awake(launch: Launch) -
     assert process.wait(SOON) == 138
 
 
-def test_a_closed_terminal_does_not_end_the_job(launch: Launch) -> None:
-    process = launch.start("--workers 2", TALKERS)
+@pytest.mark.parametrize("ignored", [False, True])
+def test_a_closed_terminal_does_not_end_the_job(launch: Launch, ignored: bool) -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN if ignored else signal.SIG_DFL)
+    try:
+        process = launch.start("--workers 2", TALKERS)  # Inherits it, as from nohup.
+    finally:
+        signal.signal(signal.SIGHUP, before)
     launch.until_marked(2)
     process.send_signal(signal.SIGHUP)
-    assert process.stderr is not None
-    while "SIGHUP: the job goes on" not in (line := process.stderr.readline()):
-        assert line
+    time.sleep(1.0)
     go(launch)
-    process.communicate(timeout=SOON)
+    _, err = process.communicate(timeout=SOON)
     assert process.returncode == 0
+    assert err.count("tfdist: SIGHUP: the job goes on; to end it: kill ") == (not ignored)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="makes a small disk, which needs root")

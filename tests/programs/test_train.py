@@ -118,10 +118,15 @@ def test_what_the_trainer_is_told_arrives(devices):
     options = run.TrainOptions(model="small_cnn", image_size=8, **told)
     trainer = run.make_trainer(options, source, run.make_plan(options, source, 2), strategy)
     assert {name: getattr(trainer._options, name) for name in told} == told
-    local = {"local_steps": 4, "outer_learning_rate": 0.7, "outer_momentum": 0.9}
-    options = run.TrainOptions(model="small_cnn", image_size=8, **local)
-    trainer = run.make_trainer(options, source, run.make_plan(options, source, 2), strategy)
-    assert {name: getattr(trainer._options, name) for name in local} == local
+    for other, said in (
+        ({"local_steps": 4}, r"Trainer\(local_steps\): 4 is given; allowed: workers with one"),
+        ({"outer_learning_rate": 0.7}, r"Trainer\(local_steps\): 1 is given, with an outer_"),
+        ({"outer_momentum": 0.9}, r"Trainer\(local_steps\): 1 is given, with an outer_"),
+    ):
+        options = run.TrainOptions(model="small_cnn", image_size=8, **other)
+        plan = run.make_plan(options, source, 2)
+        with pytest.raises(ConfigError, match=said):
+            run.make_trainer(options, source, plan, strategy)
 
 
 def test_an_output_directory_that_cannot_be_written_is_refused_first(tmp_path):

@@ -37,7 +37,8 @@ def seconds(text: str) -> float:
     except ValueError:
         value = math.nan
     if not 0 <= value <= MOST_SECONDS:
-        raise argparse.ArgumentTypeError(f"{quote(text)} is not 0 to {MOST_SECONDS} seconds")
+        limits = f"0 to {MOST_SECONDS}"
+        raise argparse.ArgumentTypeError(f"{quote(text)} is not a number of seconds, {limits}")
     return value
 
 

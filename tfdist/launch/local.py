@@ -30,6 +30,7 @@ from tfdist.validation import plural, quote
 EXIT_INTERRUPTED = 130
 STALL_SECONDS = 1800.0
 _DELIVER_SECONDS = 30.0
+_LAST_SECONDS = 1.0  # The same for a job that was told to end.
 _MAX_NAMED = 8
 # What the launcher has open by itself, and for each task (pipe, socket, log, and at its start).
 _DESCRIPTORS = 40
@@ -134,7 +135,8 @@ class Supervisor:
     def _deliver(self, around: Around) -> None:
         """Waits for a slow reader of the last lines, until a signal comes or it takes too long."""
         outlets = (self._stream, self._report)
-        heard, until = len(around.signals.ending), time.monotonic() + _DELIVER_SECONDS
+        heard = len(around.signals.ending)
+        until = time.monotonic() + (_LAST_SECONDS if heard else _DELIVER_SECONDS)
         while any(outlet.waiting for outlet in outlets) and time.monotonic() < until:
             if len(around.signals.ending) > heard:
                 return

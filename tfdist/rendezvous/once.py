@@ -47,5 +47,6 @@ def wait_seconds() -> float:
     except ValueError:
         value = math.nan
     if not 0 <= value <= MOST_SECONDS:
-        raise ConfigError(f"{_VARIABLE}: {quote(text)} is not 0 to {MOST_SECONDS} seconds")
+        limits = f"0 to {MOST_SECONDS}"
+        raise ConfigError(f"{_VARIABLE}: {quote(text)} is not a number of seconds, {limits}")
     return value
