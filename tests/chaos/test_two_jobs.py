@@ -19,7 +19,7 @@ def until_step(job: Program, number: int) -> None:
     wait(lambda: max(steps(job), default=0) >= number, what=f"step {number}\n{job.text()}")
 
 
-@pytest.mark.parametrize("trial", range(size(1, 20)))
+@pytest.mark.parametrize("trial", range(size(0, 20)))
 def test_a_second_job_is_refused_and_the_first_ends_as_undisturbed(
     programs: Programs, tmp_path: Path, trial: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -81,6 +81,12 @@ def test_calls_of_short_steps_grow_to_a_short_time():
     assert exchanged == [1_000_000] * 2  # After calls 4 and 16.
 
 
+def test_an_epoch_begins_with_one_step_where_calls_grow():
+    grows, fixed = Calls(50, False, Growth(lambda number: [number])), Calls(50, False)
+    assert [grows.most_at(step) for step in (0, 1, 51)] == [1, 50, 50]
+    assert [fixed.most_at(step) for step in (0, 1)] == [50, 50]
+
+
 def test_very_short_steps_are_not_without_limit():
     assert sizes([1e-6] * 6)[0][-1] == 64
 

@@ -60,6 +60,14 @@ class Calls:
     are_read: bool
     growth: Growth | None = None
 
+    def most_at(self, step: int) -> int:
+        """Returns the largest number of steps that a call may make, after some steps of an epoch.
+
+        Calls that grow begin an epoch with one step: as in Keras, a callback that stops training as
+        the epoch begins stops it after the first batch.
+        """
+        return 1 if self.growth is not None and not step else self.most
+
     def made(self, steps: int, seconds: float) -> None:
         """Notes a call that is done."""
         if self.growth is not None:

@@ -34,7 +34,7 @@ def train_epoch(
     """
     step = first
     while _any_left(epoch, step):
-        wanted = _wanted(epoch, step, calls.most)
+        wanted = _wanted(epoch, step, calls.most_at(step - first))
         count = follower.before_training(wanted)
         every.on_train_batch_begin(step)
         stop_training.before_call()
