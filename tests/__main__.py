@@ -19,8 +19,8 @@ from typing import IO
 COMPUTING = "not (cluster or chaos or keras_suite)"
 # Rows of sessions, one after another; together they last about as long as the one that computes.
 BESIDE = (
-    ("cluster and not chaos and not conformance",),
-    ("chaos", "keras_suite and not cluster", "conformance and cluster"),
+    ("cluster and not chaos and not conformance", "keras_suite and not cluster"),
+    ("chaos", "conformance and cluster"),
 )
 
 
