@@ -169,3 +169,15 @@ def test_all_tasks_of_a_launched_cluster_meet() -> None:
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("| all 3 tasks met\n") == 3
+
+
+def test_env_shows_no_secret(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TFDIST_SECRET", "0123")
+    monkeypatch.setenv("TFDIST_WAIT", "17")
+    code, out, _ = run(capsys, "env")
+    assert code == 0 and "0123" not in out
+    shown = dict(line.split(maxsplit=1) for line in out.splitlines())
+    assert shown["TFDIST_SECRET"] == "set, and not shown"
+    assert shown["TFDIST_WAIT"] == "'17'"

@@ -25,11 +25,16 @@ def main(argv: list[str]) -> int:
     rows.append(("gpus", ", ".join(gpu_ids()) or "none"))
     for name, value in sorted(os.environ.items()):
         if name.startswith(PREFIXES) or name in NAMES:
-            rows.append((name, quote(value)))
+            rows.append((name, "set, and not shown" if _is_secret(name) else quote(value)))
     width = max(len(name) for name, _ in rows)
     for name, value in rows:
         print(f"{name:{width}}  {value}")
     return EXIT_DONE
+
+
+def _is_secret(name: str) -> bool:
+    """Returns whether what a variable holds must not be in a bug report."""
+    return any(word in name for word in ("SECRET", "TOKEN", "PASSWORD", "KEY"))
 
 
 def _version(package: str) -> str:
