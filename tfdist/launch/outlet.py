@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import io
 import os
 import select
 import selectors
@@ -141,9 +142,12 @@ def two_outlets(stream: TextIO | None, report: TextIO | None) -> tuple[Outlet, O
 
 
 def _descriptor(stream: TextIO | None) -> int | None:
+    """Returns the descriptor of a file; a notebook's stream has that of another place."""
+    if not isinstance(stream, io.TextIOWrapper):
+        return None
     try:
-        return None if stream is None else stream.fileno()
-    except (OSError, ValueError, AttributeError):
+        return stream.fileno()
+    except (OSError, ValueError):
         return None
 
 
