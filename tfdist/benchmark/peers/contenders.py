@@ -160,7 +160,6 @@ COMPARISONS = (
         (
             Contender("plain MWMS loop", "mwms_loop", _TWO),
             Contender("PyTorch DDP", "torch_ddp", _TWO, "torch"),
-            Contender("Horovod", "tape", _TWO, "horovod"),
             _over_tcp("tfdist"),
             dataclasses.replace(
                 _over_tcp("tfdist, sent after the backward pass"), program="tfdist_in_turn"
