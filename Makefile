@@ -35,7 +35,7 @@ test: $(STAMP)
 chaos: $(STAMP)
 	TFDIST_CHAOS=full $(PYTHON) -m pytest -m chaos -s --durations=0
 
-# Every feature under every strategy, by either transport: in `make test` each under two or three.
+# Every feature under every strategy, by either transport: in `make test` each under two.
 conformance: $(STAMP)
 	TFDIST_CONFORMANCE=full $(PYTHON) -m pytest tests/training/test_conformance.py
 	TFDIST_CONFORMANCE_TRANSPORT=tensorflow $(PYTHON) -m pytest tests/training/test_conformance.py -k multi_worker
