@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TextIO
 
+from tfdist.cluster.secret import VARIABLE as SECRET_VARIABLE
 from tfdist.errors import EXIT_DONE, EXIT_PEER_LOST, EXIT_PREEMPTED, ConfigError
 from tfdist.launch.command import common_environment, resolve
 from tfdist.launch.exits import Exit
@@ -24,7 +25,6 @@ from tfdist.launch.outlet import LogFile, two_outlets
 from tfdist.launch.restarts import Restarts
 from tfdist.launch.signals import Signals
 from tfdist.launch.watch import Watch
-from tfdist.rendezvous.roster import SECRET_VARIABLE
 from tfdist.validation import plural, quote
 
 EXIT_INTERRUPTED = 130

@@ -11,6 +11,7 @@ from __future__ import annotations
 import secrets
 from typing import Any
 
+from tfdist.cluster.secret import VARIABLE as SECRET_VARIABLE
 from tfdist.errors import EXIT_PREEMPTED
 from tfdist.render.workload import (
     FOR_GOOD,
@@ -20,7 +21,6 @@ from tfdist.render.workload import (
     WAIT_SECONDS,
     Workload,
 )
-from tfdist.rendezvous.roster import SECRET_VARIABLE
 
 # TFJob gives TF_CONFIG to the container of this name only.
 CONTAINER = "tensorflow"

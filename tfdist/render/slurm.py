@@ -11,9 +11,9 @@ import re
 import shlex
 from collections.abc import Sequence
 
+from tfdist.cluster.secret import VARIABLE as SECRET_VARIABLE
 from tfdist.errors import ConfigError
 from tfdist.render.workload import GRACE_SECONDS, MAX_RESTARTS, Workload
-from tfdist.rendezvous.roster import SECRET_VARIABLE
 
 # 64 hexadecimal digits.
 _DRAWN = "$(od -An -vtx1 -N32 /dev/urandom | tr -d ' \\n')"

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import secrets
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from tfdist.cluster.cluster import Cluster, Task
+from tfdist.cluster.secret import job_secret
 from tfdist.errors import ConfigError, PeerError, TfdistError
 from tfdist.rendezvous.faults import HOPELESS, KINDS, Faults
 from tfdist.rendezvous.messages import Hello, decode
 from tfdist.rendezvous.sockets import Connection, Endpoint
 
-SECRET_VARIABLE = "TFDIST_SECRET"
 _MAX_NAMED = 8
 
 
@@ -70,8 +69,8 @@ class Roster:
         self.leader = self.names[0]
         self.peers = {str(t): Peer(t) for t in cluster.tasks if t != cluster.task}
         # Whoever knows cluster and flags could make the key, but for a secret.
-        text = f"{cluster.fingerprint()}\n{job}\n{os.environ.get(SECRET_VARIABLE, '')}"
-        self.key = hashlib.sha256(text.encode(errors="surrogateescape")).digest()
+        text = f"{cluster.fingerprint()}\n{job}\n".encode(errors="surrogateescape")
+        self.key = hashlib.sha256(text + job_secret()).digest()
         self.nonce = secrets.token_hex(8)
         self.faults = Faults(self.names)
         self.strangers: set[str] = set()  # tasks that callers without the key claim to be

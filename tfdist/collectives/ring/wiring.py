@@ -11,10 +11,10 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist.cluster.address import split_address
+from tfdist.cluster.secret import job_secret
 from tfdist.collectives.process_group import ProcessGroup
 from tfdist.collectives.ring.connections import Connections, connect, listen
 from tfdist.collectives.ring.ring import STALL_SECONDS, Ring
-from tfdist.rendezvous.roster import SECRET_VARIABLE
 from tfdist.runtime import shutdown
 from tfdist.runtime.interrupts import Interrupts
 from tfdist.validation import reject
@@ -60,8 +60,7 @@ def _make(strategy: tf.distribute.Strategy, group: ProcessGroup) -> tuple[Ring |
     # Every worker draws a secret; the chief's is used.
     secret = group.broadcast(secrets.token_bytes(_SECRET_BYTES))
     # The broadcast crosses the network in the clear; a secret of the job's does not.
-    shared = os.environ.get(SECRET_VARIABLE, "").encode(errors="surrogateescape")
-    secret = hmac.digest(shared or b"-", secret, "sha256")
+    secret = hmac.digest(job_secret() or b"-", secret, "sha256")
     connections: Connections | None = None
     following = (rank + 1) % size
     try:
