@@ -127,6 +127,21 @@ def number(
     return found
 
 
+def seconds(text: str) -> float:
+    """Reads a duration, of 0 to 10,000,000 seconds.
+
+    Raises:
+        ConfigError: It is not one.
+    """
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 <= value <= MOST_SECONDS:
+        raise ConfigError(f"{quote(text)} is not a number of seconds, 0 to {MOST_SECONDS}")
+    return value
+
+
 def one_of(where: str, value: Any, allowed: Collection[str]) -> str:
     """Returns `value` if it is one of the allowed words.
 

@@ -42,10 +42,6 @@ def measure(seeds: int, epochs: int, patience: float = 3600.0) -> dict[str, list
     contender = Contender("accuracy", "accuracy", {"worker": 2})
     work = {
         "program": "accuracy",
-        "model": "",
-        "optimizer": "",
-        "warm_up": 0,
-        "steps": 0,
         "options": {"seeds": seeds, "epochs": epochs},
     }
     found: dict[str, list[float]] = run(contender, work, None, patience, [LOOPBACK])["accuracy"]

@@ -60,32 +60,27 @@ SWEEPS: dict[str, tuple[Size, ...]] = {
 
 
 def measure(
-    names: Sequence[str], *, transport: str = "auto", say: Callable[[str], None] = print
-) -> dict[str, list[tuple[Size, Cost]]]:
-    """Trains each size, together and alone.
+    name: str, *, transport: str = "auto", say: Callable[[str], None] = print
+) -> list[tuple[Size, Cost]]:
+    """Trains each size of a sweep, together and alone.
 
     Args:
-        names: Which of `SWEEPS`.
+        name: Which of `SWEEPS`.
         transport: For the Trainer.
         say: Receives a line a run.
 
     Raises:
         TfdistError: A run failed or took too long.
     """
-    found: dict[str, list[tuple[Size, Cost]]] = {}
-    for name in names:
-        found[name] = []
-        for size in SWEEPS[name]:
-            together = _run(size, transport, together=True)
-            alone = _run(size, transport, together=False)
-            cost = Cost(
-                together["step"],
-                alone["step"],
-                int(together["memory"]),
-                int(together["grown"]),
-            )
-            found[name].append((size, cost))
-            say(f"{name} {getattr(size, name):,}: {1e3 * cost.step:.3g} ms a step")
+    found = []
+    for size in SWEEPS[name]:
+        together = _run(size, transport, together=True)
+        alone = _run(size, transport, together=False)
+        cost = Cost(
+            together["step"], alone["step"], int(together["memory"]), int(together["grown"])
+        )
+        found.append((size, cost))
+        say(f"{name} {getattr(size, name):,}: {1e3 * cost.step:.3g} ms a step")
     return found
 
 
@@ -93,8 +88,6 @@ def _run(size: Size, transport: str, *, together: bool) -> dict[str, float]:
     contender = Contender(f"{size}", "growth", {"worker": size.workers})
     work = {
         "program": "growth",
-        "model": "small",
-        "optimizer": "sgd",
         "warm_up": min(size.steps, 200),
         "steps": size.steps,
         "options": {

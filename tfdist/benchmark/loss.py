@@ -45,10 +45,6 @@ def measure(
     contender = Contender("a lost peer", "until_lost", {"worker": 2})
     work = {
         "program": "until_lost",
-        "model": "small",
-        "optimizer": "sgd",
-        "warm_up": 0,
-        "steps": 0,
         "options": {"transport": transport},
     }
     found = []

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import errno
 import importlib
-import os
 import sys
 
 from tfdist import __version__
 from tfdist.errors import EXIT_CONFIG, EXIT_DONE, EXIT_USER_ERROR, TfdistError
 from tfdist.runtime import excepthook
+from tfdist.runtime.lasting_output import send_nowhere
 from tfdist.validation import quote
 
 EXIT_INTERRUPTED = 130
@@ -47,12 +47,12 @@ def main(argv: list[str] | None = None) -> int:
         return EXIT_INTERRUPTED
     except BrokenPipeError:
         # The reader of our output, such as `head`, has gone: it had enough.
-        _flush_nowhere()
+        send_nowhere(sys.stdout)
         return EXIT_DONE
     except OSError as error:
         if error.errno != errno.ENOSPC or error.filename is not None:
             raise
-        _flush_nowhere()
+        send_nowhere(sys.stdout)
         print(f"tfdist: the output cannot be written: {error.strerror}", file=sys.stderr)
         return EXIT_USER_ERROR
 
@@ -70,11 +70,6 @@ def _run(args: list[str]) -> int:
         return EXIT_CONFIG
     code: int = importlib.import_module(COMMANDS[args[0]][0]).main(args[1:])
     return code
-
-
-def _flush_nowhere() -> None:
-    """Python flushes stdout once more at exit: gives it somewhere to go."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _usage() -> str:

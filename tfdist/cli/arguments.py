@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import math
 from typing import NoReturn
 
+from tfdist import validation
 from tfdist.errors import ConfigError
-from tfdist.validation import MOST_SECONDS, quote
+from tfdist.validation import quote
 
 
 class Parser(argparse.ArgumentParser):
@@ -33,13 +33,9 @@ def seconds(text: str) -> float:
         argparse.ArgumentTypeError: it is not one.
     """
     try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not 0 <= value <= MOST_SECONDS:
-        limits = f"0 to {MOST_SECONDS}"
-        raise argparse.ArgumentTypeError(f"{quote(text)} is not a number of seconds, {limits}")
-    return value
+        return validation.seconds(text)
+    except ConfigError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def count(text: str) -> int:

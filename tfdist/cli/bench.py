@@ -8,6 +8,8 @@ import pathlib
 
 from tfdist.cli.arguments import Parser, count
 
+_say = functools.partial(print, flush=True)
+
 
 def main(argv: list[str]) -> int:
     """Runs a benchmark; returns the exit code.
@@ -105,9 +107,7 @@ def _loss(argv: list[str]) -> int:
     parser.add_argument("--times", type=count, default=20, help="kills (20)")
     parser.add_argument("--transport", choices=TRANSPORTS, default=AUTO, help="transport (auto)")
     options = parser.parse_args(argv)
-    losses = loss.measure(
-        options.times, options.transport, say=lambda line: print(line, flush=True)
-    )
+    losses = loss.measure(options.times, options.transport, say=_say)
     print(loss.summary(losses))
     return 0
 
@@ -131,10 +131,9 @@ def _growth(argv: list[str]) -> int:
     )
     parser.add_argument("--transport", choices=TRANSPORTS, default=AUTO, help="transport (auto)")
     options = parser.parse_args(argv)
-    say = functools.partial(print, flush=True)
     for name in options.only:
-        costs = growth.measure([name], transport=options.transport, say=say)[name]
-        say(f"\n{growth.table(name, costs)}\n")
+        costs = growth.measure(name, transport=options.transport, say=_say)
+        _say(f"\n{growth.table(name, costs)}\n")
     return 0
 
 
@@ -165,10 +164,8 @@ def _peers(argv: list[str]) -> int:
     measured = {}
     for comparison in chosen:
         folder = pathlib.Path(options.environments)
-        measured[comparison.name] = measure.measure(
-            comparison, options.pairs, folder, say=lambda line: print(line, flush=True)
-        )
-        print(f"\n{report.table(comparison, measured[comparison.name])}\n", flush=True)
+        measured[comparison.name] = measure.measure(comparison, options.pairs, folder, say=_say)
+        _say(f"\n{report.table(comparison, measured[comparison.name])}\n")
         if options.json:
             pathlib.Path(options.json).write_text(json.dumps(measured, indent=1) + "\n")
     if options.plot:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 import os
 
 from tfdist.cluster.cluster import Cluster
 from tfdist.errors import ConfigError
 from tfdist.rendezvous.meeting import DEFAULT_TIMEOUT, rendezvous
-from tfdist.validation import MOST_SECONDS, quote
+from tfdist.validation import seconds
 
 _VARIABLE = "TFDIST_WAIT"
 _met: set[tuple[str, str]] = set()
@@ -43,10 +42,6 @@ def wait_seconds() -> float:
     if not text:
         return DEFAULT_TIMEOUT
     try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not 0 <= value <= MOST_SECONDS:
-        limits = f"0 to {MOST_SECONDS}"
-        raise ConfigError(f"{_VARIABLE}: {quote(text)} is not a number of seconds, {limits}")
-    return value
+        return seconds(text)
+    except ConfigError as error:
+        raise ConfigError(f"{_VARIABLE}: {error}") from None

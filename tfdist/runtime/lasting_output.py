@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from typing import Any
+from typing import Any, TextIO
 
 
 def outlast_readers() -> None:
@@ -14,6 +14,14 @@ def outlast_readers() -> None:
         stream = getattr(sys, name)
         if stream is not None and not isinstance(stream, _Lasting):
             setattr(sys, name, _Lasting(stream, name))
+
+
+def send_nowhere(stream: TextIO) -> None:
+    """Gives what this program, a library or Python's last flush still writes somewhere to go."""
+    with contextlib.suppress(OSError, ValueError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, stream.fileno())
+        os.close(nowhere)
 
 
 class _Lasting:
@@ -47,11 +55,7 @@ class _Lasting:
         return getattr(self._stream, name)
 
     def _lose(self, error: OSError) -> None:
-        # What this program or a library writes to the descriptor from now on goes nowhere.
-        with contextlib.suppress(OSError, ValueError):
-            nowhere = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(nowhere, self._stream.fileno())
-            os.close(nowhere)
+        send_nowhere(self._stream)
         other = sys.stderr if self._name == "stdout" else sys.stdout
         reason = f"{self._name} cannot be written to ({error.strerror})"
         if other is not None:

@@ -26,20 +26,20 @@ class Work:
 
     Attributes:
         program: The name of a function of this module.
+        output: Where the chief writes the seconds that they took.
         model: One of `measure.LENGTHS`.
         optimizer: "sgd" or "adamw".
         warm_up: Steps before the clock starts.
         steps: Steps on the clock.
-        output: Where the chief writes the seconds that they took.
         options: Arguments for `tfdist.Trainer`.
     """
 
     program: str
-    model: str
-    optimizer: str
-    warm_up: int
-    steps: int
     output: str
+    model: str = "small"
+    optimizer: str = "sgd"
+    warm_up: int = 0
+    steps: int = 0
     options: dict[str, Any] = dataclasses.field(default_factory=dict)
 
 

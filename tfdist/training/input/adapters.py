@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import collections
-import dataclasses
 import functools
 import inspect
 import itertools
@@ -19,6 +18,7 @@ from tfdist.errors import ConfigError
 from tfdist.runtime.log import LOGGER
 from tfdist.training.input.arrays import (
     Arrays,
+    gather,
     read_arrays,
     table_of,
     tuples,
@@ -91,7 +91,8 @@ def make_feed(
         order = functools.partial(
             arrays.order, batch=batch_size or _DEFAULT_BATCH, shuffle=shuffle, seed=seed
         )
-        make = _picked(arrays, order)
+        pick_parts = functools.partial(gather, arrays.tensors)
+        make = lambda epoch, first: order(epoch, first).map(pick_parts)  # noqa: E731
     if arrays is None:
         for name, value in (("y", y), ("sample_weight", sample_weight)):
             if value is not None:
@@ -117,8 +118,7 @@ def make_feed(
     held = None
     make_element = of_epoch
     if hands_out_rows and arrays is not None and arrays.are_small:
-        table = None if class_weight is None else table_of(class_weight)
-        held = dataclasses.replace(arrays, weights=table).held
+        held = arrays.tensors, None if class_weight is None else table_of(class_weight)
 
         def make_element(epoch: int, first: int) -> tf.data.Dataset:
             return order(epoch, first).map(lambda rows: (rows, rows_of(rows)))
@@ -226,17 +226,6 @@ def function_batches(
         return with_class_weight(dataset, class_weight)
 
     return make
-
-
-def _picked(
-    arrays: Arrays, order: Callable[[int, int], tf.data.Dataset]
-) -> Callable[[int, int], tf.data.Dataset]:
-    def pick_parts(rows: tf.Tensor) -> Any:
-        return tf.nest.map_structure(
-            lambda t: None if t is None else tf.gather(t, rows), arrays.tensors
-        )
-
-    return lambda epoch, first: order(epoch, first).map(pick_parts)
 
 
 def _of_generator(

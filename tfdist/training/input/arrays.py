@@ -21,11 +21,9 @@ class Arrays:
 
     Attributes:
         tensors: A structure of tensors.
-        weights: The sample weight of each class, by its number; None for none.
     """
 
     tensors: Any
-    weights: tf.Tensor | None = None
 
     @property
     def rows(self) -> int:
@@ -43,11 +41,6 @@ class Arrays:
     def _leaves(self) -> list[tf.Tensor]:
         return [leaf for leaf in tf.nest.flatten(self.tensors) if leaf is not None]
 
-    @property
-    def held(self) -> Any:
-        """What a task holds to pick rows from."""
-        return self.tensors, self.weights
-
     def order(
         self, epoch: int, first: int, batch: int, *, shuffle: bool, seed: int
     ) -> tf.data.Dataset:
@@ -58,10 +51,20 @@ class Arrays:
         return tf.data.Dataset.from_tensor_slices(order[first * batch :]).batch(batch)
 
 
+def gather(tensors: Any, rows: tf.Tensor) -> Any:
+    """Returns some rows of each tensor of a structure; None stays."""
+    return tf.nest.map_structure(lambda t: None if t is None else tf.gather(t, rows), tensors)
+
+
 def pick(held: Any, rows: tf.Tensor) -> Any:
-    """Returns a batch of some rows of what `Arrays.held` gave: an element, as a dataset has it."""
+    """Returns a batch: an element, as a dataset has it.
+
+    Args:
+        held: The tensors of `Arrays`, and the table of class weights or None.
+        rows: The numbers of the batch's rows.
+    """
     tensors, weights = held
-    parts = tf.nest.map_structure(lambda t: None if t is None else tf.gather(t, rows), tensors)
+    parts = gather(tensors, rows)
     if weights is not None:
         parts = weigh_classes(weights, *parts)
     return unpack(parts)

@@ -102,7 +102,7 @@ class Feed:
             earlier reads.
         end_epoch: Called after each epoch.
         ends: Whether the data can be read once only, so that a later epoch may have nothing.
-        held: What `Arrays.held` gave if the elements are the numbers of rows, else None.
+        held: What `arrays.pick` takes if the elements are the numbers of rows, else None.
 
     Attributes:
         rows: Rows of the first element, once `sample` was called: the global batch if `whole`.
@@ -182,12 +182,6 @@ class Feed:
         exchange: Callable[[int], list[int]] | None = None,
         first: int = 0,
     ) -> Epoch:
-        """Starts epoch `number`; see `_begin`."""
-        begun = self._begin(number, exchange, first)
-        begun.held = self._held
-        return begun
-
-    def _begin(self, number: int, exchange: Callable[[int], list[int]] | None, first: int) -> Epoch:
         """Starts epoch `number`.
 
         Args:
@@ -195,6 +189,11 @@ class Feed:
             exchange: Returns every worker's value of a number, for shards of unequal length.
             first: The element to start at; `steps` of the epoch counts those before it too.
         """
+        begun = self._begin(number, exchange, first)
+        begun.held = self._held
+        return begun
+
+    def _begin(self, number: int, exchange: Callable[[int], list[int]] | None, first: int) -> Epoch:
         if self._steps is not None:
             return self._continued(number, first)
         dataset = self._make(number, first)
