@@ -2,7 +2,8 @@
 
 What is to go wrong, and when, is in the environment:
 
-    FAULTS    kinds, one an attempt of the launcher's: stop, sleep, deadlock, callback,
+    FAULTS    kinds, one an attempt of the launcher's: stop, sleep, deadlock, callback, loop (a step
+              that computes for ever, under parameter servers),
               apart (a call that the others do not make)
     VICTIMS   the workers that they hit, one an attempt
     PAUSE     seconds that each step takes besides, in attempts without a fault
@@ -54,10 +55,21 @@ def main() -> None:
 
     strategy = tfdist.build_strategy("auto", cluster)
     keras.utils.set_random_seed(1)
-    with strategy.scope():
-        model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(8), keras.layers.Dense(1)])
-        model.compile(keras.optimizers.Adam(0.01), "mse")
     kind, victim = plan()
+
+    class EndlessOfNaN(keras.layers.Layer):
+        def call(self, inputs: Any) -> Any:
+            def is_nan(x: Any) -> Any:
+                return tf.reduce_any(tf.math.is_nan(x))
+
+            return tf.while_loop(is_nan, lambda x: (x + 1.0,), (inputs,))[0]
+
+    with strategy.scope():
+        layers = [keras.layers.Dense(8), keras.layers.Dense(1)]
+        if kind == "loop":
+            layers.insert(0, EndlessOfNaN())
+        model = keras.Sequential([keras.Input((8,)), *layers])
+        model.compile(keras.optimizers.Adam(0.01), "mse")
     hit = cluster.task.index == victim
 
     class Steps(keras.callbacks.Callback):
@@ -78,6 +90,9 @@ def main() -> None:
 
     rows = np.random.default_rng(0).normal(size=(STEPS * BATCH, 8)).astype("float32")
     targets = rows.sum(axis=1, keepdims=True)
+    if kind == "loop":
+        tell("FAULT loop")
+        rows[FAULT_AT * BATCH] = np.nan
 
     def read(context: tf.distribute.InputContext) -> tf.data.Dataset:
         del context

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import resource
 import secrets
 import selectors
@@ -25,10 +26,13 @@ from tfdist.launch.outlet import LogFile, two_outlets
 from tfdist.launch.restarts import Restarts
 from tfdist.launch.signals import Signals
 from tfdist.launch.watch import Watch
+from tfdist.runtime.stall_limit import VARIABLE as STALL_VARIABLE
 from tfdist.validation import plural, quote
 
 EXIT_INTERRUPTED = 130
 STALL_SECONDS = 1800.0
+# The tasks' own limit, in limits of the launcher.
+_TASKS_WAIT = 2
 _DELIVER_SECONDS = 30.0
 _LAST_SECONDS = 1.0  # The same for a job that was told to end.
 _MAX_NAMED = 8
@@ -191,6 +195,9 @@ class Supervisor:
         common = common_environment(self._options.env)
         # Only this job's own tasks can then take part in its meeting and its ring.
         common.setdefault(SECRET_VARIABLE, secrets.token_hex(32))
+        # The launcher knows better than the tasks which of them is stuck.
+        limit = _TASKS_WAIT * self._options.stall_timeout or math.inf
+        common.setdefault(STALL_VARIABLE, str(limit))
         commands = {role: resolve(words, common) for role, words in self._job.commands.items()}
         logs = self._open_logs(stack)
         plans = []

@@ -11,15 +11,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tfdist.runtime.heartbeat import Beat
+from tfdist.runtime.stall_limit import UNTIMED_PHASES, patience
 
-# Building, saving, compiling and the connections that the first step makes take minutes, and
-# show no progress while they do.
-_SLOW_SECONDS = 600.0
-_SLOW = ("building", "tracing", "saving")
 _STEPPING = ("tracing", "training", "evaluating")  # phases whose steps say when they are fed
 # Where a main thread may wait for a peer.
 _COLLECTIVES = ("/tensorflow/", "/tfdist/collectives/ring/")
-_UNTIMED = ("", "meeting", "serving", "done")  # not in tfdist's hands, or with limits of their own
 
 
 @dataclass(frozen=True)
@@ -66,9 +62,7 @@ class Sign:
 
     def patience(self, limit: float) -> float:
         """Returns the seconds for which its heartbeat may stay unchanged."""
-        if self.phase in _UNTIMED:
-            return float("inf")
-        return limit + (_SLOW_SECONDS if self.phase in _SLOW else 0.0)
+        return patience(self.phase, limit)
 
 
 def overdue(signs: Sequence[Sign], limit: float) -> bool:
@@ -81,7 +75,7 @@ def overdue(signs: Sequence[Sign], limit: float) -> bool:
     if any(sign.stopped >= limit for sign in signs):
         return True
     # While one does something that may take long, the others may wait for it as long.
-    waited_for = [s for s in signs if s.phase not in _UNTIMED and not s.fed] or signs
+    waited_for = [s for s in signs if s.phase not in UNTIMED_PHASES and not s.fed] or signs
     return any(sign.idle >= sign.patience(limit) for sign in waited_for)
 
 
@@ -94,7 +88,7 @@ def culprit(signs: Sequence[Sign]) -> Sign:
     stopped = [sign for sign in signs if sign.stopped]
     if stopped:
         return max(stopped, key=lambda sign: sign.stopped)
-    timed = [sign for sign in signs if sign.phase not in _UNTIMED]
+    timed = [sign for sign in signs if sign.phase not in UNTIMED_PHASES]
     # TensorFlow and the ring are where tasks wait for each other; who is elsewhere keeps
     # them waiting.
     elsewhere = [sign for sign in timed if sign.outside or sign.reading]
@@ -118,7 +112,7 @@ def describe(sign: Sign, signs: Sequence[Sign]) -> str:
         sign: of the task.
         signs: of it and of those that step together with it.
     """
-    others = [s for s in signs if s is not sign and s.phase not in _UNTIMED]
+    others = [s for s in signs if s is not sign and s.phase not in UNTIMED_PHASES]
     waiting = [s.task for s in others]
     text = f"stalled: no progress for {sign.stopped or sign.idle:.0f} s"
     beat = sign.beat

@@ -11,6 +11,7 @@ from typing import Any
 from tfdist.errors import OutOfStepError, PeerError, TfdistError
 
 _connected = False
+_farewells: list[Callable[[TfdistError], None]] = []
 _before: Callable[..., Any] = sys.__excepthook__
 
 
@@ -30,6 +31,11 @@ def install(*, connected: bool = False) -> None:
         sys.excepthook = _hook
 
 
+def before_end(tell: Callable[[TfdistError], None]) -> None:
+    """Makes `report` call a function, in addition to earlier ones, before it ends the process."""
+    _farewells.append(tell)
+
+
 def report(error: TfdistError) -> int:
     """Prints the line of an error; returns the exit code, or ends the process at once.
 
@@ -40,6 +46,8 @@ def report(error: TfdistError) -> int:
     # Tells functions that run at exit, as any uncaught exception does, that the process failed.
     sys.last_value = error
     if _connected and isinstance(error, (PeerError, OutOfStepError)):
+        for tell in _farewells:
+            tell(error)
         sys.stdout.flush()
         os._exit(error.exit_code)
     return error.exit_code

@@ -42,6 +42,9 @@ PHASES = (
 
 _SHORTEST_PAUSE = 0.2
 
+# The latest of this process, whether or not it is written to a file.
+_latest: Beat | None = None
+
 
 @dataclass(frozen=True)
 class Beat:
@@ -67,8 +70,13 @@ class Beat:
     fed: float = 0.0
 
 
+def latest() -> Beat | None:
+    """Returns the latest heartbeat of this process; None before the first one."""
+    return _latest
+
+
 class Heart:
-    """Writes the heartbeats of this process; does nothing where no file is named.
+    """Has the heartbeats of this process; writes them where a file is named.
 
     Args:
         path: The file; the value of `TFDIST_HEARTBEAT` by default.
@@ -89,18 +97,19 @@ class Heart:
 
         A file that cannot be written does not stop training: it is left as it is.
         """
-        if not self.path:
-            return
+        global _latest
         now = time.monotonic()
         if phase == self._last.phase and now - self._written < _SHORTEST_PAUSE:
             return
         beat = Beat(phase, epoch, step, time.time(), step_seconds, os.getpid())
+        self._last, self._written, _latest = beat, now, beat
+        if not self.path:
+            return
         temporary = f"{self.path}.{beat.pid}.tmp"
         with contextlib.suppress(OSError):
             with open(temporary, "w", encoding="ascii") as file:
                 json.dump(asdict(beat), file)
             os.replace(temporary, self.path)
-        self._last, self._written = beat, now
 
     @property
     def fed_path(self) -> str:

@@ -20,7 +20,7 @@ from tfdist.runtime.heartbeat import Heart
 from tfdist.runtime.log import LOGGER
 from tfdist.runtime.watchdog import watchdog
 from tfdist.strategy import built
-from tfdist.strategy import serve as serving
+from tfdist.strategy.beats import Beats
 from tfdist.strategy.connection import connect
 from tfdist.strategy.devices import find_devices, full_name, grow_gpu_memory
 from tfdist.strategy.kinds import AUTO, BY_NAME, NAMES, choose
@@ -181,7 +181,7 @@ def parameter_server_strategy(cluster: Cluster) -> tf.distribute.Strategy:
     close_to_others(cluster)
     excepthook.install(connected=True)
     sigterm.end_on_it()
-    serving.say_goodbye(cluster)
+    Beats(cluster)
     return strategy
 
 

@@ -1,31 +1,27 @@
 """Serves as a ps or worker task under ParameterServerStrategy until the chief is done.
 
-`tf.distribute.Server` itself serves forever. Here a task watches the chief's port, and the
-chief, when it ends without an error, says so to every task through the servers themselves: it
-writes to a descriptor of the task's process, which no other user can reach and which needs no disk.
+`tf.distribute.Server` itself serves forever. Here a task watches the chief's port and reads what
+the chief says (`beats.py`): that it lives, that it has lost a task, or that it is done.
 """
 
 from __future__ import annotations
 
-import contextlib
-import os
 import socket
-import sys
-import tempfile
 import time
-from functools import partial
 from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
 from tfdist.errors import ConfigError, PeerError
 from tfdist.rendezvous.once import meet
-from tfdist.runtime import excepthook, shutdown, sigterm
+from tfdist.runtime import excepthook, sigterm
 from tfdist.runtime.heartbeat import Heart
+from tfdist.runtime.stall_limit import patience, stall_seconds
+from tfdist.strategy.note import BEAT, DONE, LOST, Note
 from tfdist.strategy.private_port import close_to_others
 
 if TYPE_CHECKING:
-    from tfdist.cluster import Cluster, Task
+    from tfdist.cluster import Cluster
 
 # Seconds between two checks of the chief's port; and for which it may not answer, or refuse: its
 # machine refuses as soon as its process has ended.
@@ -36,11 +32,8 @@ _REFUSED = 1.0
 _START = 300.0
 # Seconds that a task serves after SIGTERM: the chief may have got one too, and saves then.
 _LINGER = 4.0
-# The descriptor of the note: larger than those that a process has before TensorFlow starts, and
-# smaller than the limits of how many it may have.
-_NUMBER = 217
-_DESCRIPTORS = "/proc/self/fd" if sys.platform == "linux" else "/dev/fd"
-_MEMORY = getattr(os, "memfd_create", None)
+# A longer time between two looks means that this process did not run itself.
+_LONGEST_LOOK = 2.0
 
 
 def serve(cluster: Cluster, *, start_timeout: float = _START) -> bool:
@@ -55,8 +48,9 @@ def serve(cluster: Cluster, *, start_timeout: float = _START) -> bool:
         False, at once, in any other task.
 
     Raises:
-        ConfigError: The cluster has ps tasks but no chief to serve.
-        PeerError: The chief did not come, or ended without having finished.
+        ConfigError: The cluster has ps tasks but no chief to serve, or TFDIST_STALL is malformed.
+        PeerError: The chief did not come, ended without having finished, is stuck, or has lost
+            another task.
 
     Example:
         At the top of a script that runs in every task of a cluster with ps tasks::
@@ -84,7 +78,8 @@ def serve(cluster: Cluster, *, start_timeout: float = _START) -> bool:
     heart.write("meeting")
     meet(cluster)
     heart.write("serving")
-    note = _Note()
+    limit = stall_seconds()
+    note = Note()
     jobs = {job: list(hosts) for job, hosts in cluster.jobs.items() if job != "evaluator"}
     # Collective and session options stay at their defaults; the server ends with the process.
     server = tf.distribute.Server(
@@ -94,83 +89,87 @@ def serve(cluster: Cluster, *, start_timeout: float = _START) -> bool:
     sigterm.end_on_it()
     sigterm.linger(_LINGER)
     try:
-        _wait_for_chief(cluster, note, start_timeout)
+        _wait_for_chief(cluster, note, start_timeout, limit)
     finally:
         note.close()
         del server
     return True
 
 
-def say_goodbye(cluster: Cluster) -> None:
-    """Makes the chief tell the other tasks that it is done, when it ends without an error."""
-    for task in cluster.tasks:
-        if task.type in ("ps", "worker"):
-            shutdown.at_exit(f"{task} to hear that all is done", partial(_tell, task))
-
-
-def _tell(task: Task) -> None:
-    # The other tasks must not take an exception or a nonzero exit code for success.
-    if not shutdown.ends_well():
-        return
-    # An error means that the task has ended already.
-    with (
-        contextlib.suppress(tf.errors.OpError),
-        tf.device(f"/job:{task.type}/replica:0/task:{task.index}/device:CPU:0"),
-    ):
-        tf.io.write_file(f"{_DESCRIPTORS}/{_NUMBER}", "done")
-
-
-class _Note:
-    """A file without a name to which the chief writes, under a number that it knows.
-
-    Raises:
-        ConfigError: A descriptor of that number is open in this process.
-    """
-
-    def __init__(self) -> None:
-        try:
-            os.fstat(_NUMBER)
-        except OSError:
-            pass  # It is free.
-        else:
-            raise ConfigError(
-                f"serve: the file descriptor {_NUMBER} is open in this process, and needed for the "
-                "chief to say that it is done; close it"
-            )
-        with tempfile.TemporaryFile() if _MEMORY is None else open(_MEMORY("tfdist"), "wb") as file:
-            os.dup2(file.fileno(), _NUMBER, inheritable=False)
-
-    def is_written(self) -> bool:
-        """Returns whether the chief has written to it."""
-        return os.fstat(_NUMBER).st_size > 0
-
-    def close(self) -> None:
-        """Frees the number."""
-        os.close(_NUMBER)
-
-
-def _wait_for_chief(cluster: Cluster, note: _Note, start_timeout: float) -> None:
+def _wait_for_chief(cluster: Cluster, note: Note, start_timeout: float, limit: float) -> None:
     address = cluster.jobs["chief"][0]
+    chief = f"chief/0 ({address})"
+    word = _Word(start_timeout, limit)
     began = last_seen = time.monotonic()
     seen = False
-    while not note.is_written():
+    while True:
+        kind, rest = note.read()
+        if kind == DONE:
+            return
+        if kind == LOST:
+            raise PeerError(f"{cluster.task}: the chief has ended: {rest}")
         now = time.monotonic()
-        there, patience = _listens(address)
+        there, away = _listens(address)
         if not there:
             sigterm.release_after_it()
         if there:
             seen, last_seen = True, now
-        elif seen and now - last_seen > patience and not note.is_written():
+        elif seen and now - last_seen > away and note.read()[0] not in (DONE, LOST):
             raise PeerError(
-                f"{cluster.task}: chief/0 ({address}) went away without having finished; see its "
+                f"{cluster.task}: {chief} went away without having finished; see its "
                 "output for the cause"
             )
         elif not seen and now - began > start_timeout:
             raise PeerError(
-                f"{cluster.task}: chief/0 ({address}) did not come within {start_timeout:.0f} s; "
+                f"{cluster.task}: {chief} did not come within {start_timeout:.0f} s; "
                 "check that it runs and that its address is right"
             )
+        problem = word.problem(rest if kind == BEAT else "") if seen else ""
+        if problem:
+            raise PeerError(
+                f"{cluster.task}: lost {chief}: {problem}; its own output says why, and starting "
+                "the job again goes on from the last checkpoint, if it saves any"
+            )
         time.sleep(_POLL)
+
+
+class _Word:
+    """What the chief says of itself, and for how long it has said nothing new.
+
+    Args:
+        start_timeout: Seconds that it may take to say something at all.
+        limit: Seconds that it may stay silent, or at the same step.
+    """
+
+    def __init__(self, start_timeout: float, limit: float) -> None:
+        self._start_timeout, self._limit = start_timeout, limit
+        self._number = self._progress = ""
+        self._silent = self._idle = 0.0
+        self._looked = time.monotonic()
+
+    def problem(self, beat: str) -> str:
+        """Returns how it is seen that the chief is stuck; "" where it is not.
+
+        Args:
+            beat: The latest that it said: a number, its phase, and its progress; or "".
+        """
+        now = time.monotonic()
+        passed, self._looked = min(now - self._looked, _LONGEST_LOOK), now
+        number, _, progress = beat.partition(" ")
+        self._silent += passed
+        self._idle += passed
+        if number and number != self._number:
+            self._number, self._silent = number, 0.0
+        if progress and progress != self._progress:
+            self._progress, self._idle = progress, 0.0
+        if self._silent > (self._limit if self._number else max(self._limit, self._start_timeout)):
+            return f"alive, and silent for {self._silent:.0f} s"
+        phase, _, place = self._progress.partition(" ")
+        if phase == "-" or self._idle <= patience(phase, self._limit):
+            return ""
+        epoch, step, _ = place.split("/")
+        where = f"{phase} in epoch {int(epoch) + 1} after step {step}"
+        return f"no progress for {self._idle:.0f} s, {where}"
 
 
 def _listens(address: str) -> tuple[bool, float]:

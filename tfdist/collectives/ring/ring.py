@@ -29,6 +29,7 @@ from tfdist.collectives.ring.memory import NOWHERE, CommonMemory
 from tfdist.collectives.ring.stream import Part, Stream
 from tfdist.collectives.ring.verdict import LEFT, LOST, Verdict
 from tfdist.collectives.ring.watch import Interrupts, Neighbour, Watch
+from tfdist.runtime.stall_limit import STALL_SECONDS
 
 # The unit of sending, passing on and adding.
 CHUNK_BYTES = 1 << 20
@@ -38,7 +39,6 @@ SMALL_BYTES = 64 << 10
 ALIGNMENT = 64
 
 WARN_SECONDS = 60.0
-STALL_SECONDS = 600.0
 
 # What a worker tells the others when it has done its part of a sum.
 _DONE = b"\x01"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hmac
-import os
 import secrets
 import socket
 from typing import Any
@@ -14,12 +13,11 @@ from tfdist.cluster.address import split_address
 from tfdist.cluster.secret import job_secret
 from tfdist.collectives.process_group import ProcessGroup
 from tfdist.collectives.ring.connections import Connections, connect, listen
-from tfdist.collectives.ring.ring import STALL_SECONDS, Ring
+from tfdist.collectives.ring.ring import Ring
 from tfdist.runtime import shutdown
 from tfdist.runtime.interrupts import Interrupts
-from tfdist.validation import reject
+from tfdist.runtime.stall_limit import stall_seconds
 
-STALL_VARIABLE = "TFDIST_RING_STALL"
 _SECRET_BYTES = 32
 
 # The result for each strategy of this process: a ring is made once.
@@ -39,7 +37,7 @@ def ring_of(strategy: tf.distribute.Strategy, group: ProcessGroup) -> tuple[Ring
         The ring, or None, and the reason why there is none, else "".
 
     Raises:
-        ConfigError: TFDIST_RING_PORT or TFDIST_RING_STALL is malformed.
+        ConfigError: TFDIST_RING_PORT or TFDIST_STALL is malformed.
     """
     if strategy not in _made:
         _made[strategy] = _make(strategy, group)
@@ -49,7 +47,7 @@ def ring_of(strategy: tf.distribute.Strategy, group: ProcessGroup) -> tuple[Ring
 def _make(strategy: tf.distribute.Strategy, group: ProcessGroup) -> tuple[Ring | None, str]:
     rank, size = group.layout.worker, group.layout.workers
     hosts = _hosts(strategy, group)
-    stall_seconds = _stall_seconds()
+    limit = stall_seconds()
     problem = ""
     listener: socket.socket | None = None
     try:
@@ -83,23 +81,11 @@ def _make(strategy: tf.distribute.Strategy, group: ProcessGroup) -> tuple[Ring |
         size,
         connections,
         names=group.tasks,
-        stall_seconds=stall_seconds,
+        stall_seconds=limit,
         interrupts=Interrupts.install(),
     )
     shutdown.at_exit("the ring of the workers", lambda: _leave(ring))
     return ring, ""
-
-
-def _stall_seconds() -> float:
-    """Returns the seconds after which a worker that is alive and silent counts as lost."""
-    text = os.environ.get(STALL_VARIABLE, "")
-    try:
-        seconds = float(text) if text else STALL_SECONDS
-    except ValueError:
-        seconds = -1.0
-    if not seconds > 0:
-        reject(STALL_VARIABLE, f"{text!r} is given; allowed: seconds, more than 0, or inf")
-    return seconds
 
 
 def _leave(ring: Ring) -> None:

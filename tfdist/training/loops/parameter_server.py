@@ -18,6 +18,7 @@ import tensorflow as tf
 
 from tfdist.collectives.peer_errors import is_loss, lost_ps
 from tfdist.collectives.transport import SingleReplica
+from tfdist.strategy.beats import awaiting_workers
 from tfdist.training.input.arrays import pick
 from tfdist.training.input.batch import loosen, rows_of
 from tfdist.training.input.feed import Epoch
@@ -128,7 +129,8 @@ class ParameterServerLoop(Loop):
 
     def fetch(self, prediction: Any) -> Any:
         """Waits for the outputs."""
-        return prediction.fetch()
+        with awaiting_workers():
+            return prediction.fetch()
 
     def settle(self) -> None:
         """Waits for the results of every batch."""
@@ -191,7 +193,8 @@ class ParameterServerLoop(Loop):
         """
         while True:
             try:
-                return value.fetch()
+                with awaiting_workers():
+                    return value.fetch()
             except tf.errors.OpError as error:
                 if lost_ps(error) or not is_loss(error):
                     raise
