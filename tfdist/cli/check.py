@@ -2,25 +2,41 @@
 
 from __future__ import annotations
 
+import os
+import time
+
 from tfdist.cli.arguments import Parser, seconds
 from tfdist.cluster import Cluster, Task
-from tfdist.errors import EXIT_DONE
-from tfdist.runtime import sigterm
+from tfdist.errors import EXIT_DONE, EXIT_PEER_LOST, ConfigError
+from tfdist.runtime import heartbeat, sigterm
+from tfdist.runtime.stall_limit import patience, stall_seconds
 from tfdist.strategy.kinds import choose
+
+# A job's tasks stop together: the others name the one that is stuck before all count as stuck.
+_LIMITS = 2
 
 
 def main(argv: list[str]) -> int:
     """Prints the cluster that the environment describes.
 
     Raises:
-        ConfigError: the environment describes none.
+        ConfigError: the environment describes none, or with `--alive` no heartbeat.
         PeerError: with `--wait`, a peer did not come.
     """
     parser = Parser("tfdist check", "Show the cluster and this task.")
     parser.add_argument(
         "--wait", type=seconds, metavar="S", help="also meet all other tasks, within S seconds"
     )
+    parser.add_argument(
+        "--alive",
+        action="store_true",
+        help="only say whether the task that writes $TFDIST_HEARTBEAT makes progress, for a "
+        f"liveness probe; exit code {EXIT_PEER_LOST} if it has made none for {_LIMITS} times "
+        "$TFDIST_STALL (600) seconds",
+    )
     args = parser.parse_args(argv)
+    if args.alive:
+        return _alive()
     cluster = Cluster.from_environment()
     for line in describe(cluster):
         print(line, flush=True)
@@ -32,6 +48,21 @@ def main(argv: list[str]) -> int:
         rendezvous(cluster, timeout=args.wait, job="tfdist check")
         print(f"all {len(cluster.tasks)} tasks met")
     return EXIT_DONE
+
+
+def _alive() -> int:
+    path = os.environ.get(heartbeat.VARIABLE, "")
+    if not path:
+        raise ConfigError(f"check: {heartbeat.VARIABLE} is not set; it names the heartbeat's file")
+    beat = heartbeat.read(path)
+    if beat is None:
+        print("no heartbeat yet")
+        return EXIT_DONE
+    age = max(0.0, time.time() - beat.time)
+    is_stuck = age > patience(beat.phase, _LIMITS * stall_seconds())
+    where = f"{beat.phase}, epoch {beat.epoch + 1}, step {beat.step}"
+    print(f"{'stuck' if is_stuck else 'alive'}: {where}, {age:.0f} s ago")
+    return EXIT_PEER_LOST if is_stuck else EXIT_DONE
 
 
 def describe(cluster: Cluster) -> list[str]:

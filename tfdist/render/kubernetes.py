@@ -21,6 +21,7 @@ from tfdist.render.workload import (
     WAIT_SECONDS,
     Workload,
 )
+from tfdist.runtime.heartbeat import VARIABLE as HEARTBEAT_VARIABLE
 
 # TFJob gives TF_CONFIG to the container of this name only.
 CONTAINER = "tensorflow"
@@ -31,6 +32,9 @@ _LABELS = {
     "JobSet": "jobset.sigs.k8s.io/jobset-name",
 }
 _SECRET_KEY = "secret"
+# Every container has a /dev/shm in which it may write, whoever it runs as.
+_HEARTBEAT = "/dev/shm/tfdist-heartbeat"
+_PROBE_SECONDS = 60
 
 Manifest = dict[str, Any]
 
@@ -202,7 +206,15 @@ def _pod(workload: Workload, role: str, *, port_name: str, env: dict[str, str]) 
     container["env"] = [
         *({"name": name, "value": value} for name, value in env.items()),
         {"name": SECRET_VARIABLE, "valueFrom": {"secretKeyRef": reference}},
+        {"name": HEARTBEAT_VARIABLE, "value": _HEARTBEAT},
     ]
+    # A task that lives and makes no progress is ended; see `tfdist check --alive`.
+    container["livenessProbe"] = {
+        "exec": {"command": ["tfdist", "check", "--alive"]},
+        "periodSeconds": _PROBE_SECONDS,
+        "timeoutSeconds": _PROBE_SECONDS // 2,
+        "failureThreshold": 3,
+    }
     container["resources"] = {"requests": dict(resources), "limits": dict(resources)}
     mounts, volumes = [], []
     if workload.volume:
