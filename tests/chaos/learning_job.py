@@ -1,13 +1,15 @@
 """A job whose checkpoints must hold everything: statistics, dropout's seeds, order, optimizer.
 
 In the environment: DIR, where checkpoints go; EPOCHS; EVERY, the batches between checkpoints;
-PAUSE, seconds that each step takes besides.
+PAUSE, seconds that each step takes besides; NOISE, bytes that each step prints besides; RESULT, a
+file for the last line too.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
+import pathlib
 import time
 from typing import Any
 
@@ -43,6 +45,8 @@ def main() -> None:
         def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
             if cluster.is_chief:
                 print(f"STEP {self.epoch * STEPS + batch + 1}", flush=True)
+                if noise := int(os.environ.get("NOISE", "0")):
+                    print("." * noise, flush=True)
             time.sleep(float(os.environ["PAUSE"]))
 
     generator = np.random.default_rng(0)
@@ -64,7 +68,10 @@ def main() -> None:
     for variable in [*model.variables, *model.optimizer.variables]:
         digest.update(variable.numpy().tobytes())
     last = {name: values[-1] for name, values in history.history.items()}
-    print(f"END {digest.hexdigest()} {sorted(last.items())}", flush=True)
+    end = f"END {digest.hexdigest()} {sorted(last.items())}"
+    if cluster.is_chief and "RESULT" in os.environ:
+        pathlib.Path(os.environ["RESULT"]).write_text(end)
+    print(end, flush=True)
 
 
 if __name__ == "__main__":

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import subprocess
 import sys
 
 import pytest
 
+from tests.chaos.outside import make_outside
 from tests.collectives.workers import run_tasks
 from tfdist.cluster import Cluster
 from tfdist.strategy import private_port
@@ -26,32 +26,13 @@ except OSError as error:
 
 @pytest.fixture(scope="module")
 def outside():
-    """The name of another network namespace, and this one's address towards it."""
-    if os.geteuid() != 0:
-        pytest.skip("makes a network namespace, which needs root")
-    name = f"tfdist-test-{os.getpid()}"
-    here, there = f"t{os.getpid()}", "outside"
-    commands = [
-        ["ip", "netns", "add", name],
-        ["ip", "link", "add", here, "type", "veth", "peer", "name", there, "netns", name],
-        ["ip", "addr", "add", "10.78.0.1/24", "dev", here],
-        ["ip", "link", "set", here, "up"],
-        ["ip", "-n", name, "addr", "add", "10.78.0.2/24", "dev", there],
-        ["ip", "-n", name, "link", "set", there, "up"],
-    ]
-    try:
-        for command in commands:
-            if subprocess.run(command, capture_output=True).returncode:
-                pytest.skip("network namespaces cannot be made here")
-        yield name, "10.78.0.1"
-    finally:
-        subprocess.run(["ip", "netns", "del", name], capture_output=True)
-        subprocess.run(["ip", "link", "del", here], capture_output=True)
+    """Another network namespace."""
+    with make_outside() as made:
+        yield made
 
 
 def reach(outside, port: int) -> str:
-    name, address = outside
-    command = ["ip", "netns", "exec", name, sys.executable, "-c", OUTSIDE, address, str(port)]
+    command = outside.command(sys.executable, "-c", OUTSIDE, outside.address, str(port))
     return subprocess.run(command, capture_output=True, text=True, timeout=60).stdout.strip()
 
 
