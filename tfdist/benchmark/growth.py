@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
+from tfdist.benchmark.memory import resident_bytes
 from tfdist.benchmark.peers.contenders import Contender
 from tfdist.benchmark.peers.hosts import LOOPBACK
 from tfdist.benchmark.peers.measure import run
@@ -154,13 +154,7 @@ def train(
         return passes * each
 
     go(warm_up)
-    before, began = _memory(), time.perf_counter()
+    before, began = resident_bytes(), time.perf_counter()
     made = go(steps)
     seconds = (time.perf_counter() - began) / made
-    return {"step": seconds, "memory": before, "grown": _memory() - before}
-
-
-def _memory() -> int:
-    """Returns the bytes of memory that this process has."""
-    fields = Path("/proc/self/statm").read_text().split()
-    return int(fields[1]) * os.sysconf("SC_PAGE_SIZE")
+    return {"step": seconds, "memory": before, "grown": resident_bytes() - before}

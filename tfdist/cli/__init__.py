@@ -7,12 +7,16 @@ import importlib
 import sys
 
 from tfdist import __version__
-from tfdist.errors import EXIT_CONFIG, EXIT_DONE, EXIT_USER_ERROR, TfdistError
+from tfdist.errors import (
+    EXIT_CONFIG,
+    EXIT_DONE,
+    EXIT_INTERRUPTED,
+    EXIT_USER_ERROR,
+    TfdistError,
+)
 from tfdist.runtime import excepthook
 from tfdist.runtime.lasting_output import send_nowhere
 from tfdist.validation import quote
-
-EXIT_INTERRUPTED = 130
 
 # subcommand -> (module with `main(argv) -> int`, what it does)
 COMMANDS = {
@@ -20,7 +24,7 @@ COMMANDS = {
     "launch": ("tfdist.cli.launch", "run a cluster of local processes"),
     "train": ("tfdist.cli.train", "train ResNet50 with any strategy"),
     "plan": ("tfdist.cli.plan", "compute batch size and learning rate"),
-    "bench": ("tfdist.cli.bench", "compare the losses of strategies"),
+    "bench": ("tfdist.cli.bench", "measure speed, scaling, batches, input and losses"),
     "render": ("tfdist.cli.render", "write manifests for Kubernetes or Slurm"),
     "task": ("tfdist.cli.task", "run a command in srun, whose exit code srun then gives"),
     "env": ("tfdist.cli.env", "show versions, devices and environment variables"),

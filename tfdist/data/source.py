@@ -6,6 +6,7 @@ import dataclasses
 import os
 from typing import Any, Literal
 
+import tensorflow as tf
 import tensorflow_datasets as tfds
 
 from tfdist.data.augment import Transform
@@ -13,6 +14,7 @@ from tfdist.data.pipeline import IndexedPipeline, Pipeline, StreamPipeline
 from tfdist.data.prepare import default_data_dir, one_line, prepare
 from tfdist.data.recipe import Recipe, recipe_for
 from tfdist.data.splits import FileSplit, TfdsSplit
+from tfdist.data.stages import stages
 from tfdist.data.synthetic import SyntheticPipeline
 from tfdist.errors import ConfigError
 
@@ -116,6 +118,33 @@ class Source:
         return self._pipeline(
             self._test, self.num_test, global_batch, drop_remainder, False, False, cache
         )
+
+    def stages(self, global_batch: int, *, augment: bool = True) -> dict[str, tf.data.Dataset]:
+        """Returns what the training pipeline makes stage by stage, for measuring each.
+
+        Args:
+            global_batch: examples in a batch.
+            augment: augment as the recipe says.
+
+        Returns:
+            By the stage's name, in order, data without end: single examples, encoded, decoded
+            and augmented as far as it has come, then batches, as `train` makes them.
+
+        Raises:
+            ConfigError: `global_batch` is not positive, or there is nothing to read.
+        """
+        if self._train is None:
+            raise ConfigError(f"dataset: {self.name} has no files, so its pipeline has no stages")
+        size = None if isinstance(self._train, FileSplit) else self._train.decoded_bytes
+        whole = self.train(global_batch, augment=augment)
+        batches = whole().repeat()
+        made = stages(
+            self._train,
+            Transform(self.recipe, self.image_shape),
+            in_memory=size is not None and size <= _CACHE_BYTES,
+            augments=augment,
+        )
+        return {**made, "batch": batches}
 
     def _pipeline(
         self,

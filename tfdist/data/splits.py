@@ -45,12 +45,16 @@ class FileSplit:
             self._labels = tf.constant(list(labels), tf.int32)
         self._channels = channels
 
+    def read(self, index: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Returns the bytes of a file and its int32 label."""
+        return tf.io.read_file(tf.gather(self._paths, index)), tf.gather(self._labels, index)
+
     def fetch(self, index: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Returns the image `(height, width, channels)` uint8 and its int32 label."""
-        data = tf.io.read_file(tf.gather(self._paths, index))
+        data, label = self.read(index)
         image = tf.io.decode_image(data, channels=self._channels, expand_animations=False)
         image.set_shape([None, None, self._channels])
-        return image, tf.gather(self._labels, index)
+        return image, label
 
 
 class TfdsSplit:

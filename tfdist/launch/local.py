@@ -16,7 +16,13 @@ from pathlib import Path
 from typing import TextIO
 
 from tfdist.cluster.secret import VARIABLE as SECRET_VARIABLE
-from tfdist.errors import EXIT_DONE, EXIT_PEER_LOST, EXIT_PREEMPTED, ConfigError
+from tfdist.errors import (
+    EXIT_DONE,
+    EXIT_INTERRUPTED,
+    EXIT_PEER_LOST,
+    EXIT_PREEMPTED,
+    ConfigError,
+)
 from tfdist.launch.command import common_environment, resolve
 from tfdist.launch.exits import Exit
 from tfdist.launch.group import Around, GroupRun, TaskPlan, task_environment
@@ -29,7 +35,6 @@ from tfdist.launch.watch import Watch
 from tfdist.runtime.stall_limit import VARIABLE as STALL_VARIABLE
 from tfdist.validation import plural, quote
 
-EXIT_INTERRUPTED = 130
 STALL_SECONDS = 1800.0
 # The tasks' own limit, in limits of the launcher.
 _TASKS_WAIT = 2

@@ -23,6 +23,7 @@ from tfdist.training.checkpoint.saved import Saved
 from tfdist.training.input.feed import AnyFeed
 from tfdist.training.input.intake import of_waiting
 from tfdist.training.loops.base import Loop, Progress
+from tfdist.training.timing import EpochTiming
 
 
 class Follower(Protocol):
@@ -72,6 +73,7 @@ class Session:
         checkpoints: The checkpoints to save; None for none.
         callbacks: The callbacks, of which some have state to save.
         before_save: Called before a save in which all workers take part.
+        timings: Receives the timing of each epoch.
     """
 
     def __init__(
@@ -85,6 +87,7 @@ class Session:
         checkpoints: Checkpoints | None,
         callbacks: list[keras.callbacks.Callback],
         before_save: Callable[[], None] = lambda: None,
+        timings: list[EpochTiming],
     ) -> None:
         self.position = position
         self._group = group
@@ -94,10 +97,12 @@ class Session:
         self._checkpoints = checkpoints
         self._callbacks = callbacks
         self._before_save = before_save
+        self._timings = timings
         self._sigterm = Sigterm()
         self._trained: Progress | None = None
         self._called = 0.0
         self._in_calls = 0.0  # Seconds of the calls of this epoch.
+        self._made = 0  # Steps of these calls.
         self._said_waiting = False
         self._traced = False
         self._evaluated = False
@@ -138,7 +143,7 @@ class Session:
                 "this job a checkpoint_dir of its own"
             )
         self.position = dataclasses.replace(self.position, steps=steps)
-        self._in_calls = 0.0
+        self._in_calls, self._made = 0.0, 0
         self._loop.input_seconds()
 
     def before_training(self, count: int) -> int:
@@ -169,6 +174,7 @@ class Session:
         )
         seconds = time.monotonic() - self._called
         self._in_calls += seconds
+        self._made += count
         self._traced = True
         self._heart.write(
             "training", before.epoch, self.position.step, step_seconds=seconds / count
@@ -193,8 +199,10 @@ class Session:
 
         Says once if its steps waited for data.
         """
+        waited, reads_all = self._loop.input_seconds(), self._loop.reads_all
+        timing = EpochTiming(self.position.epoch, self._made, self._in_calls, waited)
+        self._timings.append(timing)
         if not self._said_waiting:
-            waited, reads_all = self._loop.input_seconds(), self._loop.reads_all
             warning = of_waiting(waited, self._in_calls, reads_all=reads_all)
             self._said_waiting = bool(warning)
             if warning:

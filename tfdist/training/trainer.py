@@ -31,6 +31,7 @@ from tfdist.training.plain_errors import plain_errors
 from tfdist.training.session import Follower, OnlyBeats, Session, give_back_memories, resume
 from tfdist.training.step.metrics import as_keras_lists
 from tfdist.training.stop_training import StopTraining
+from tfdist.training.timing import EpochTiming
 
 
 class Trainer:
@@ -38,7 +39,8 @@ class Trainer:
 
     Takes Keras' own arguments and returns Keras' own results. Every worker of a
     MultiWorkerMirroredStrategy makes the same calls; under ParameterServerStrategy
-    the chief makes them, while the other tasks are in `tfdist.serve`.
+    the chief makes them, while the other tasks are in `tfdist.serve`. Its attribute `timings` says
+    where the time of each epoch of the latest `fit` went.
 
     Args:
         model: A compiled model, made and compiled inside `strategy.scope()`.
@@ -60,9 +62,8 @@ class Trainer:
         wire_dtype: The type to send gradients in: "float32", "bfloat16" or "float16" (half the
             bytes, rounded; CPUs convert bfloat16 faster); "auto" is float32, which is exact.
         bytes_per_pack: Bytes that TensorFlow sends at once; "auto" leaves it to the strategy.
-        transport: The transport between workers: "ring" (TCP between CPU replicas), or
-            "tensorflow"; "auto" is the value of TFDIST_TRANSPORT, else "ring" where possible, in
-            memory if all workers are on one host.
+        transport: Between workers: "ring" (TCP between CPU replicas, memory within one host), or
+            "tensorflow"; "auto" is the value of TFDIST_TRANSPORT, else "ring" where possible.
         compile_update: Whether XLA compiles the optimizer's update, which may then differ from
             Keras' in the last bit; "auto" does so with several workers and a million weights.
 
@@ -133,6 +134,7 @@ class Trainer:
         if model.compiled:
             check(model, self.strategy, runs_keras_steps=self._keras_steps)
         self._position = Position(fit=-1)  # Of the latest call of `fit`.
+        self.timings: list[EpochTiming] = []  # Of its epochs.
         self._checkpoints = self._options.checkpoints(model, self._group)
 
     @plain_errors
@@ -205,6 +207,7 @@ class Trainer:
             3
         """
         self._heart.write("building")
+        self.timings.clear()
         check_not_alone(self.strategy)
         check(self.model, self.strategy, runs_keras_steps=self._keras_steps)
         epochs = self._feeds.most_epochs(epochs)
@@ -235,9 +238,8 @@ class Trainer:
         start = self._start(saved, feed, loop, initial_epoch, seed)
         self._agreement.on_start(feed)
         stop_at = start.epoch if start.finished else epochs
-        epoch_data = None
-        if start.epoch < stop_at:
-            epoch_data = feed.epoch(start.epoch, self._group.exchange, start.step)
+        place = (start.epoch, self._group.exchange, start.step)
+        epoch_data = feed.epoch(*place) if start.epoch < stop_at else None
         every = self._callback_list(
             callbacks,
             verbose,
@@ -256,14 +258,11 @@ class Trainer:
             epoch_data = None
             feed.restart()
         session = Session(
-            self._group,
-            loop,
-            self._heart,
-            self._flags,
-            start,
+            *(self._group, loop, self._heart, self._flags, start),
             checkpoints=self._checkpoints,
             callbacks=every.callbacks,
             before_save=self._agreement.on_save,
+            timings=self.timings,
         )
         calls = self._options.calls(
             self.model, every.callbacks, self._group.exchange, alone=self._keras_steps

@@ -111,6 +111,8 @@ def run(
     python: str | None,
     patience: float,
     hosts: Sequence[Host],
+    *,
+    cores: int | None = None,
 ) -> dict[str, Any]:
     """Runs the tasks of a contender; returns what the first of them wrote.
 
@@ -120,11 +122,12 @@ def run(
         python: The interpreter; None for this process' own.
         patience: Seconds after which the run is ended.
         hosts: Where its tasks run, in turn.
+        cores: Cores of each task that computes; an equal part of all of them if None.
 
     Raises:
         TfdistError: The run failed or took too long.
     """
-    with started(contender, work, python, hosts) as (processes, folder):
+    with started(contender, work, python, hosts, cores=cores) as (processes, folder):
         output = folder / OUTPUT
         _wait(list(processes.values()), output, contender.name, folder, patience)
         result: dict[str, Any] = json.loads(output.read_text())
@@ -133,7 +136,12 @@ def run(
 
 @contextlib.contextmanager
 def started(
-    contender: Contender, work: Mapping[str, object], python: str | None, hosts: Sequence[Host]
+    contender: Contender,
+    work: Mapping[str, object],
+    python: str | None,
+    hosts: Sequence[Host],
+    *,
+    cores: int | None = None,
 ) -> Iterator[tuple[dict[str, subprocess.Popen[bytes]], Path]]:
     """Starts the tasks of a contender, and ends those that are left when the block ends.
 
@@ -142,6 +150,7 @@ def started(
         work: The fields of `work.Work` but for the output, which is `OUTPUT` in the folder.
         python: The interpreter; None for this process' own.
         hosts: Where its tasks run, in turn.
+        cores: Cores of each task that computes; an equal part of all of them if None.
 
     Returns:
         The processes by task (`worker-0`), and a folder with their logs (`worker-0.log`).
@@ -154,9 +163,9 @@ def started(
             command[1:3] = [str(_HERE / _PROGRAMS[contender.environment])]
         processes: dict[str, subprocess.Popen[bytes]] = {}
         try:
-            for task, environment, cores, host in _tasks(contender, hosts):
+            for task, environment, own, host in _tasks(contender, hosts, cores):
                 with (folder / f"{task}.log").open("wb") as log:
-                    processes[task] = _start([*host.enter, *command], environment, cores, log)
+                    processes[task] = _start([*host.enter, *command], environment, own, log)
             yield processes, folder
         finally:
             for process in processes.values():
@@ -165,7 +174,7 @@ def started(
 
 
 def _tasks(
-    contender: Contender, hosts: Sequence[Host]
+    contender: Contender, hosts: Sequence[Host], width: int | None
 ) -> list[tuple[str, dict[str, str], list[int], Host]]:
     """Name, environment, cores and host of each task; hosts are taken in turn."""
     usable = usable_cores()
@@ -176,14 +185,14 @@ def _tasks(
     cluster = {role: [next(at) for _ in range(number)] for role, number in contender.tasks.items()}
     place = iter(places)
     computing = sum(n for role, n in contender.tasks.items() if role not in _LIGHT)
-    each = max(1, len(usable) // computing)
+    each = min(width or max(1, len(usable) // computing), len(usable))
     found = []
     rank = 0
     for role, number in contender.tasks.items():
         for index in range(number):
             host = next(place)
             cores = usable
-            if role not in _LIGHT and computing > 1:
+            if role not in _LIGHT and (computing > 1 or width):
                 cores = [usable[(rank * each + i) % len(usable)] for i in range(each)]
             environment = dict(os.environ)
             environment.pop("TF_CONFIG", None)

@@ -351,6 +351,13 @@ def growth(work: Work) -> dict[str, float]:
     return growth.train(work.warm_up, work.steps, **work.options)
 
 
+def trial(work: Work) -> dict[str, float]:
+    """Trains one point of `tfdist bench scaling` or `tfdist bench batch`."""
+    from tfdist.benchmark import trial
+
+    return trial.train(**work.options)
+
+
 def main(text: str) -> None:
     """Does the work, and writes how long it took where this task is the chief."""
     work = Work(**json.loads(text))

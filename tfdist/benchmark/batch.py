@@ -1,0 +1,146 @@
+"""Measures how many samples a second a device makes by batch size, and recommends one."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from tfdist.benchmark.memory import available_bytes
+from tfdist.benchmark.trial import Setting, try_out
+from tfdist.errors import ConfigError, TfdistError
+from tfdist.launch.machine import usable_cores
+
+# Of the best speed: a batch that reaches so much saturates the device.
+SATURATED = 0.95
+# Of the best speed: below that it has fallen.
+_FALLEN = 0.9
+# Of the free memory, so that nothing else is driven out of it.
+_MEMORY = 0.8
+
+
+@dataclasses.dataclass(frozen=True)
+class Speed:
+    """What was measured with a batch size.
+
+    Attributes:
+        batch: Examples a step.
+        step: Seconds a step.
+        memory: Bytes of memory of the process.
+    """
+
+    batch: int
+    step: float
+    memory: int
+
+    @property
+    def samples(self) -> float:
+        """Samples a second."""
+        return self.batch / self.step
+
+
+def measure(
+    setting: Setting, limit: int, *, say: Callable[[str], None] = print
+) -> tuple[list[Speed], str]:
+    """Doubles the batch from 1 until the speed falls, memory ends, or a limit is reached.
+
+    Args:
+        setting: What is trained; its batch is not used.
+        limit: The largest batch.
+        say: Receives a line a batch.
+
+    Returns:
+        What was measured, and why it ended; so far, on Ctrl-C.
+
+    Raises:
+        TfdistError: The first batch could not be trained on.
+    """
+    speeds: list[Speed] = []
+    batch = 1
+    try:
+        while batch <= limit:
+            if not _fits(speeds):
+                return speeds, "memory would end"
+            try:
+                found = try_out(
+                    dataclasses.replace(setting, batch=batch), 1, cores=len(usable_cores())
+                )
+            except TfdistError:
+                if not speeds:
+                    raise
+                return speeds, f"a batch of {batch} failed, as where memory ends"
+            speeds.append(Speed(batch, found["step"], int(found["memory"])))
+            say(f"batch {batch}: {speeds[-1].samples:.4g} samples/s")
+            if speeds[-1].samples < _FALLEN * max(each.samples for each in speeds):
+                return speeds, "the speed falls"
+            batch *= 2
+    except KeyboardInterrupt:
+        return speeds, "interrupted"
+    return speeds, f"the limit of {limit} is reached"
+
+
+def _fits(speeds: Sequence[Speed]) -> bool:
+    """Returns whether a batch of twice the last one is expected to fit into memory."""
+    if len(speeds) < 2:
+        return True
+    growth = max(0, speeds[-1].memory - speeds[-2].memory)
+    expected = speeds[-1].memory + 2 * growth
+    return expected < _MEMORY * available_bytes()
+
+
+def recommended(speeds: Sequence[Speed]) -> Speed:
+    """Returns the smallest batch that saturates the device: a larger one only costs accuracy."""
+    best = max(each.samples for each in speeds)
+    return next(each for each in speeds if each.samples >= SATURATED * best)
+
+
+def table(speeds: Sequence[Speed]) -> str:
+    """Lists the batches."""
+    best = max(each.samples for each in speeds)
+    lines = [f"{'batch':>7}{'samples/s':>11}{'of the best':>13}{'step ms':>9}{'MB':>7}"]
+    for each in speeds:
+        mark = "  <-" if each == recommended(speeds) else ""
+        lines.append(
+            f"{each.batch:>7}{each.samples:>11.4g}{100 * each.samples / best:>11.0f} %"
+            f"{1e3 * each.step:>9.4g}{each.memory / 1e6:>7.0f}{mark}"
+        )
+    return "\n".join(lines)
+
+
+def rows(speeds: Sequence[Speed]) -> list[dict[str, float]]:
+    """Returns plain rows, for JSON; times in seconds, memory in bytes."""
+    return [{**dataclasses.asdict(each), "samples_per_second": each.samples} for each in speeds]
+
+
+def plot(title: str, speeds: Sequence[Speed], path: Path) -> None:
+    """Draws samples a second against the batch, as a PNG.
+
+    Raises:
+        ConfigError: Matplotlib is not installed.
+    """
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise ConfigError("plot: needs matplotlib; pip install 'tfdist[plots]'") from None
+    figure = Figure(figsize=(6.5, 3.8))
+    figure.set_layout_engine("constrained")
+    axis = figure.subplots()
+    batches = [each.batch for each in speeds]
+    axis.plot(batches, [each.samples for each in speeds], "o-", color="tab:blue")
+    chosen = recommended(speeds)
+    axis.axvline(chosen.batch, color="tab:orange", linestyle=":")
+    axis.annotate(
+        f"{chosen.batch}: {100 * SATURATED:.0f} % of the best",
+        (chosen.batch, 0),
+        (6, 8),
+        textcoords="offset points",
+        color="tab:orange",
+        fontsize=9,
+    )
+    axis.set_xscale("log", base=2)
+    axis.set_xticks(batches, [str(batch) for batch in batches])
+    axis.set_ylim(0)
+    axis.set_xlabel("batch")
+    axis.set_ylabel("samples a second")
+    axis.set_title(title, fontsize=10)
+    figure.savefig(path, dpi=140)

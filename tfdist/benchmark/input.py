@@ -1,0 +1,185 @@
+"""Measures what the data pipeline alone delivers, stage by stage, beside what a step needs."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tfdist.errors import ConfigError
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+    from tfdist.data.source import Source
+
+# Elements of the first try.
+_FIRST = 32
+ADVICE = {
+    "read": "put the files on a disk of the node, in fewer and larger files",
+    "memory": "give the process more cores: nothing is read or decoded",
+    "decode": "give the process more cores, store smaller images, or decode them once: what fits "
+    "into 512 MB decoded is kept in memory",
+    "augment": "give the process more cores, augment less, or store images of the size trained on",
+    "resize": "store images of the size trained on",
+    "batch": "take a smaller batch, or give the process more memory bandwidth",
+    "transfer": "send less: smaller images, or a smaller type",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Stage:
+    """What the pipeline delivers up to a stage.
+
+    Attributes:
+        name: The stage.
+        examples: Examples a second.
+    """
+
+    name: str
+    examples: float
+
+
+def measure(
+    source: Source,
+    global_batch: int,
+    seconds: float,
+    *,
+    augment: bool = True,
+    say: Callable[[str], None] = print,
+) -> list[Stage]:
+    """Reads from each stage for a while, by itself.
+
+    Args:
+        source: The data set.
+        global_batch: Examples in a batch.
+        seconds: How long each is read from.
+        augment: Whether images are augmented.
+        say: Receives a line a stage.
+
+    Returns:
+        The stages; those measured so far, on Ctrl-C.
+
+    Raises:
+        ConfigError: The data set has nothing to read, or `global_batch` is out of range.
+    """
+    found: list[Stage] = []
+    try:
+        made = source.stages(global_batch, augment=augment)
+        for name, dataset in made.items():
+            rate = _rate(dataset, seconds)
+            found.append(Stage(name, rate * (global_batch if name == "batch" else 1)))
+            say(f"{name}: {found[-1].examples:,.0f} examples/s")
+        rate = _rate_on_device(made["batch"], seconds)
+        found.append(Stage("transfer", rate * global_batch))
+        say(f"transfer: {found[-1].examples:,.0f} examples/s")
+    except KeyboardInterrupt:
+        say("interrupted; what was measured so far:")
+    return found
+
+
+def _rate(dataset: tf.data.Dataset, seconds: float) -> float:
+    """Returns elements a second of a data set without end, which TensorFlow itself counts."""
+    import tensorflow as tf
+
+    from tfdist.data.iterators import untuned
+
+    count = _FIRST
+    while True:
+        some = untuned(dataset.take(count))
+        began = time.perf_counter()
+        some.reduce(tf.constant(0), lambda number, *_: number + 1).numpy()
+        took = time.perf_counter() - began
+        # Half of the time, at least, so that starting does not count.
+        if took > seconds / 2:
+            return count / took
+        count *= max(2, int(seconds / max(took, 1e-3) / 2))
+
+
+def _rate_on_device(dataset: tf.data.Dataset, seconds: float) -> float:
+    """Returns batches a second that come to the device that trains."""
+    import tensorflow as tf
+
+    from tfdist.data.iterators import iterator_of
+
+    device = "GPU:0" if tf.config.list_logical_devices("GPU") else "CPU:0"
+    batches = iterator_of(dataset)
+    next(batches)
+    began, count = time.perf_counter(), 0
+    while time.perf_counter() < began + seconds:
+        with tf.device(device):
+            moved = tf.nest.map_structure(tf.identity, next(batches))
+        tf.nest.map_structure(lambda tensor: tensor[:0].numpy(), moved)  # Waits for it.
+        count += 1
+    return count / (time.perf_counter() - began)
+
+
+def slowest(stages: Sequence[Stage]) -> Stage:
+    """Returns the stage that adds most to the time of an example."""
+    before, worst, most = 0.0, stages[0], 0.0
+    for stage in stages:
+        added = 1 / stage.examples - before
+        if added > most:
+            worst, most = stage, added
+        before = 1 / stage.examples
+    return worst
+
+
+def table(stages: Sequence[Stage], need: float) -> str:
+    """Lists the stages; all but the last are without those after them.
+
+    Args:
+        stages: As `measure` returns them.
+        need: Examples a second that the steps take.
+    """
+    lines = [f"{'up to':>10}{'examples/s':>13}{'us each':>10}{'of the need':>13}"]
+    for stage in stages:
+        share = f"{stage.examples / need:.1f} x" if need else "-"
+        lines.append(
+            f"{stage.name:>10}{stage.examples:>13,.0f}{1e6 / stage.examples:>10.1f}{share:>13}"
+        )
+    return "\n".join(lines)
+
+
+def verdict(stages: Sequence[Stage], need: float) -> str:
+    """Says whether the pipeline is fast enough, and what to change if not."""
+    delivered = stages[-1].examples
+    worst = slowest(stages)
+    if delivered >= need:
+        return (
+            f"the pipeline delivers {delivered / need:.1f} x what the steps take "
+            f"({need:,.0f} examples/s): they do not wait for it; slowest is {worst.name}"
+        )
+    return (
+        f"the pipeline delivers {100 * delivered / need:.0f} % of what the steps take "
+        f"({need:,.0f} examples/s), which wait for it; slowest is {worst.name}: "
+        f"{ADVICE[worst.name]}"
+    )
+
+
+def plot(title: str, stages: Sequence[Stage], need: float, path: Path) -> None:
+    """Draws examples a second up to each stage, and the need, as a PNG.
+
+    Raises:
+        ConfigError: Matplotlib is not installed.
+    """
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise ConfigError("plot: needs matplotlib; pip install 'tfdist[plots]'") from None
+    figure = Figure(figsize=(6.5, 3.4))
+    figure.set_layout_engine("constrained")
+    axis = figure.subplots()
+    names = [stage.name for stage in stages]
+    bars = axis.barh(names, [stage.examples for stage in stages], color="tab:blue")
+    axis.bar_label(bars, fmt="{:,.0f}", padding=3, fontsize=8)
+    axis.invert_yaxis()
+    axis.set_xscale("log")
+    axis.margins(x=0.15)
+    axis.axvline(need, color="tab:orange", linestyle=":")
+    axis.annotate("needed", (need, -0.45), color="tab:orange", fontsize=9)
+    axis.set_xlabel("examples a second, up to this stage")
+    axis.set_title(title, fontsize=10)
+    figure.savefig(path, dpi=140)

@@ -1,0 +1,83 @@
+"""`tfdist bench scaling`: measures what more workers or replicas bring."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+
+from tfdist.cli.arguments import Parser, count
+from tfdist.cli.bench.say import check_model, say
+from tfdist.errors import EXIT_INTERRUPTED
+
+
+def main(argv: list[str]) -> int:
+    """Runs it; returns the exit code.
+
+    Raises:
+        ConfigError: The arguments are wrong.
+        TfdistError: A run failed.
+    """
+    from tfdist.benchmark import machine, scaling
+    from tfdist.benchmark.trial import Setting
+
+    parser = Parser(
+        "tfdist bench scaling",
+        "Train with 1, 2, 4, ... workers or replicas, and with as many processes without "
+        "communication: samples a second, efficiency, and what a step consists of.",
+    )
+    parser.add_argument(
+        "--counts", nargs="+", type=count, metavar="N", help="how many (1 2 4 8, up to the cores)"
+    )
+    parser.add_argument(
+        "--of",
+        choices=("workers", "replicas"),
+        default="workers",
+        help="workers: local processes; replicas: of one process, on virtual CPUs (workers)",
+    )
+    parser.add_argument(
+        "--per_replica_batch", type=count, metavar="B", help="weak scaling: examples each (32)"
+    )
+    parser.add_argument(
+        "--global_batch", type=count, metavar="B", help="strong scaling: examples of all together"
+    )
+    parser.add_argument(
+        "--model", default="resnet50", help="resnet50, small_cnn or module:function (resnet50)"
+    )
+    parser.add_argument(
+        "--dataset", default="synthetic", help="a name, as for tfdist train (synthetic)"
+    )
+    parser.add_argument("--image_size", type=count, default=32, help="pixels (32)")
+    parser.add_argument("--steps", type=count, default=12, help="steps on the clock (12)")
+    parser.add_argument("--json", metavar="FILE", help="also write the figures")
+    parser.add_argument("--csv", metavar="FILE", help="also write them as CSV")
+    parser.add_argument("--plot", metavar="FILE", help="also draw them, as a PNG")
+    options = parser.parse_args(argv)
+    if options.per_replica_batch is not None and options.global_batch is not None:
+        parser.error("--per_replica_batch is for weak scaling, --global_batch for strong; give one")
+    counts = sorted(set(options.counts or scaling.default_counts()))
+    batch = options.global_batch or options.per_replica_batch or 32
+    if not counts[0] or not options.steps or not options.image_size:
+        parser.error("counts, steps and pixels are 1 or more")
+    check_model(parser, options.model)
+    setting = Setting(
+        of=options.of,
+        batch=batch,
+        is_strong=options.global_batch is not None,
+        model=options.model,
+        data=options.dataset,
+        image_size=options.image_size,
+        steps=options.steps,
+    )
+    say(machine.describe())
+    points = scaling.measure(setting, counts, say=say)
+    if not points:
+        return EXIT_INTERRUPTED
+    say(f"\n{scaling.table(setting, points)}")
+    if options.json:
+        text = json.dumps({"machine": machine.describe(), "points": scaling.rows(points)}, indent=1)
+        pathlib.Path(options.json).write_text(text + "\n")
+    if options.csv:
+        scaling.write_csv(points, pathlib.Path(options.csv))
+    if options.plot:
+        scaling.plot(setting, points, pathlib.Path(options.plot))
+    return 0 if len(points) == len(counts) else EXIT_INTERRUPTED
