@@ -60,7 +60,7 @@ def plot(measured: Mapping[str, Speeds], comparisons: Sequence[Comparison], path
         colours = ["tab:blue" if "tfdist" in name else "lightgrey" for name in speeds]
         axis.barh(list(speeds), middles, xerr=list(zip(*apart, strict=True)), color=colours)
         axis.invert_yaxis()
-        axis.set_title(comparison.title, fontsize=9, loc="left")
+        axis.set_title(comparison.title, fontsize=8, loc="left")
         axis.set_xlabel(f"{comparison.unit} a second", fontsize=8)
         axis.tick_params(labelsize=8)
     figure.savefig(path, dpi=120)
