@@ -20,10 +20,10 @@ LAYERS = [
     {"runtime"},
     {"cluster", "scaling"},
     {"rendezvous"},
-    {"launch", "render"},
+    {"launch", "render", "report", "profiling"},
     # ---- TensorFlow from here on ----
     {"runtime.startup", "scaling.schedule"},
-    {"collectives", "models", "data"},
+    {"collectives", "models", "data", "profiling.recorder"},
     {"strategy"},
     {"training.input", "training.model"},
     {"training.step"},

@@ -86,7 +86,7 @@ def test_one_more_is_called_behind_the_users(model):
     def telling(name):
         return keras.callbacks.LambdaCallback(on_epoch_end=lambda *_: order.append(name))
 
-    made(model, [telling("first"), telling("second")], last=telling("last")).on_epoch_end(0, {})
+    made(model, [telling("first"), telling("second")], added=[telling("last")]).on_epoch_end(0, {})
     assert order == ["first", "second", "last"]
 
 

@@ -6,10 +6,10 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from tfdist.benchmark.memory import available_bytes
 from tfdist.benchmark.trial import Setting, try_out
 from tfdist.errors import ConfigError, TfdistError
 from tfdist.launch.machine import usable_cores
+from tfdist.runtime.memory import available_bytes
 
 # Of the best speed: a batch that reaches so much saturates the device.
 SATURATED = 0.95

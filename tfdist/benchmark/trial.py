@@ -8,11 +8,11 @@ import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from tfdist.benchmark.memory import resident_bytes
 from tfdist.benchmark.peers.contenders import Contender
 from tfdist.benchmark.peers.hosts import LOOPBACK
 from tfdist.benchmark.peers.measure import run
 from tfdist.errors import ConfigError
+from tfdist.runtime.memory import resident_bytes
 
 if TYPE_CHECKING:
     import keras

@@ -25,6 +25,8 @@ COMMANDS = {
     "train": ("tfdist.cli.train", "train ResNet50 with any strategy"),
     "plan": ("tfdist.cli.plan", "compute batch size and learning rate"),
     "bench": ("tfdist.cli.bench", "measure speed, scaling, batches, input and losses"),
+    "profile": ("tfdist.cli.profile", "say where the time of recorded steps went"),
+    "report": ("tfdist.cli.report", "draw one or several runs into one page"),
     "render": ("tfdist.cli.render", "write manifests for Kubernetes or Slurm"),
     "task": ("tfdist.cli.task", "run a command in srun, whose exit code srun then gives"),
     "env": ("tfdist.cli.env", "show versions, devices and environment variables"),

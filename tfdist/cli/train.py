@@ -26,7 +26,7 @@ def define_flags() -> flags.FlagValues:
     """Defines the trainer's flags; the defaults train ResNet50 on the bundled digits."""
     values = flags.FlagValues()
     string, integer, number = flags.DEFINE_string, flags.DEFINE_integer, flags.DEFINE_float
-    enum, boolean = flags.DEFINE_enum, flags.DEFINE_boolean
+    enum, boolean, listed = flags.DEFINE_enum, flags.DEFINE_boolean, flags.DEFINE_list
     on = {"flag_values": values}
     enum("strategy", AUTO, NAMES, "The tf.distribute strategy.", **on)
     integer("virtual_devices", 0, "Number of devices to split the CPU into; 0: none.", 0, **on)
@@ -61,6 +61,8 @@ def define_flags() -> flags.FlagValues:
     string("output_dir", None, "Where the model, plan and history are written.", **on)
     string("checkpoint_dir", None, "Where training is saved, and resumed from.", **on)
     integer("checkpoint_steps", None, "Batches between two checkpoints; else each epoch.", 1, **on)
+    string("profile", None, "Record steps A:B, for tfdist profile.", **on)
+    listed("profile_tasks", None, "The tasks that do: worker/1,...; all.", **on)
     waiting = "Seconds to wait for the other tasks ($TFDIST_WAIT)."
     number("wait", wait_seconds(), waiting, 0.0, MOST_SECONDS, **on)
     return values

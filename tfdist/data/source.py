@@ -132,6 +132,10 @@ class Source:
 
         Raises:
             ConfigError: `global_batch` is not positive, or there is nothing to read.
+
+        Example:
+            >>> list(tfdist.data.load("digits").stages(global_batch=64))
+            ['memory', 'augment', 'batch']
         """
         if self._train is None:
             raise ConfigError(f"dataset: {self.name} has no files, so its pipeline has no stages")

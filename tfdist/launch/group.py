@@ -264,8 +264,7 @@ class GroupRun:
         env = dict(plan.env)
         env["TF_CONFIG"] = json.dumps({"cluster": self._cluster, "task": task})
         env["TFDIST_ATTEMPT"] = str(self._attempt)
-        if not watch.is_blind:
-            env["TFDIST_HEARTBEAT"] = watch.path(plan.name)
+        env["TFDIST_HEARTBEAT"] = watch.path(plan.name)  # Empty where there is none.
         if self._begun:
             # The others are past their meeting: this one must not wait for them there.
             env["TFDIST_REJOIN"] = "1"

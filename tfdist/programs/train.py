@@ -6,13 +6,16 @@ import dataclasses
 import json
 import pathlib
 import time
+from collections.abc import Sequence
 
 import keras
 import tensorflow as tf
 
+import tfdist
 from tfdist import data, models
 from tfdist.cluster import Cluster
 from tfdist.errors import ConfigError
+from tfdist.programs.events import Events
 from tfdist.programs.progress import Progress
 from tfdist.programs.results import History, save_whole, write_whole
 from tfdist.programs.summary import Summary
@@ -23,6 +26,7 @@ from tfdist.strategy.devices import virtual_devices
 from tfdist.strategy.kinds import public_name
 from tfdist.strategy.serve import serve
 from tfdist.training.trainer import Trainer
+from tfdist.validation import quote
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -56,6 +60,8 @@ class TrainOptions:
     local_steps: int = 1
     outer_learning_rate: float = 1.0
     outer_momentum: float = 0.0
+    profile: str | None = None
+    profile_tasks: Sequence[str] | None = None
 
 
 def train(cluster: Cluster, options: TrainOptions) -> Summary | None:
@@ -72,6 +78,7 @@ def train(cluster: Cluster, options: TrainOptions) -> Summary | None:
         ConfigError: An option is wrong, or cannot be used on the cluster.
         PeerError: A task was lost.
     """
+    steps = profiled_steps(options, cluster)
     output = output_directory(options.output_dir) if cluster.is_chief else None
     if options.virtual_devices:
         virtual_devices(options.virtual_devices)
@@ -94,15 +101,26 @@ def train(cluster: Cluster, options: TrainOptions) -> Summary | None:
         _note_plan(plan, output / "plan.json")
     # After the data, as preparing it may draw numbers: the first run would have other weights.
     keras.utils.set_random_seed(options.seed)
-    trainer = make_trainer(options, source, plan, strategy)
+    trainer = make_trainer(options, source, plan, strategy, profile=steps)
     progress = Progress(plan.global_batch, options.epochs)
     history = History(None if output is None else output / "history.json")
+    followers: list[keras.callbacks.Callback] = [progress, history] if cluster.is_chief else []
+    if output is not None:
+        start = {
+            "strategy": public_name(strategy),
+            "replicas": plan.num_replicas,
+            "global_batch": plan.global_batch,
+            "plan": plan.to_dict(),
+            "dataset": source.name,
+            "tfdist": tfdist.__version__,
+        }
+        followers.append(Events(output, plan.global_batch, trainer.timings, start))
     test = source.test(plan.global_batch)
     trained = trainer.fit(
         source.train(plan.global_batch, augment=options.augment),
         epochs=options.epochs,
         validation_data=test,
-        callbacks=[progress, history] if cluster.is_chief else [],
+        callbacks=followers,
         verbose=0,
     )
     metrics = history.last
@@ -165,6 +183,7 @@ def make_trainer(
     strategy: tf.distribute.Strategy,
     *,
     saves: bool = True,
+    profile: tuple[int, int] | None = None,
 ) -> Trainer:
     """Makes the model and its trainer.
 
@@ -174,6 +193,7 @@ def make_trainer(
         plan: Batch and learning rate.
         strategy: The strategy to train under.
         saves: Whether it saves checkpoints, where the options say so.
+        profile: The first and last step to record a profile of; None for none.
 
     Raises:
         ConfigError: An option is wrong.
@@ -195,7 +215,32 @@ def make_trainer(
         local_steps=options.local_steps,
         outer_learning_rate=options.outer_learning_rate,
         outer_momentum=options.outer_momentum,
+        profile=profile,
+        profile_dir=pathlib.Path(options.output_dir or ".") / "profile",
     )
+
+
+def profiled_steps(options: TrainOptions, cluster: Cluster) -> tuple[int, int] | None:
+    """Returns the first and last step of which this task records a profile; None for none.
+
+    Raises:
+        ConfigError: `profile` is not A:B, or a task is not one of the cluster.
+    """
+    names = [str(task) for task in cluster.tasks]
+    for name in options.profile_tasks or ():
+        if name not in names:
+            raise ConfigError(
+                f"profile_tasks: {quote(name)} is given; allowed: {', '.join(names[:8])}"
+            )
+    if options.profile is None:
+        return None
+    first, _, last = options.profile.partition(":")
+    if not (first.isdigit() and last.isdigit() and 1 <= int(first) <= int(last)):
+        raise ConfigError(
+            f"profile: {quote(options.profile)} is given; allowed: two steps, as in 11:20"
+        )
+    is_asked = not options.profile_tasks or str(cluster.task) in options.profile_tasks
+    return (int(first), int(last)) if is_asked else None
 
 
 def _save(model: keras.Model, summary: Summary, output: pathlib.Path, *, anew: bool) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -23,7 +24,7 @@ def callback_list(
     *,
     is_chief: bool,
     alone: bool = False,
-    last: keras.callbacks.Callback | None = None,
+    added: Sequence[keras.callbacks.Callback] = (),
     add_history: bool = False,
     verbose: int | str,
     **params: Any,
@@ -35,7 +36,7 @@ def callback_list(
         callbacks: The user's callbacks: one, several or a `CallbackList`.
         is_chief: Whether this worker prints and writes files.
         alone: Whether one device trains, as with plain Keras.
-        last: A callback to be called after the user's.
+        added: Callbacks to be called after the user's.
         add_history: Whether to add a `History`.
         verbose: 0, 1 (a bar) or 2 (a line an epoch); "auto" is a bar on a terminal and a line
             elsewhere. Only the chief prints.
@@ -60,10 +61,8 @@ def callback_list(
             )
         if is_chief or not isinstance(callback, _WRITERS):
             chosen.append(callback)
-    if last is not None:
-        chosen.append(last)
     return keras.callbacks.CallbackList(
-        chosen,
+        [*chosen, *added],
         add_history=add_history,
         add_progbar=verbose != 0,
         model=model,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pathlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -12,6 +13,7 @@ from tfdist.collectives.process_group import ProcessGroup
 from tfdist.collectives.transport_names import TRANSPORTS
 from tfdist.collectives.wire_types import WIRE_TYPES
 from tfdist.errors import ConfigError
+from tfdist.profiling.recorder import Recorder
 from tfdist.training.calls import Calls, Growth, ask_for_batches, read_batches
 from tfdist.training.checkpoint.manager import Checkpoints
 from tfdist.training.loops.select import LoopOptions
@@ -43,6 +45,8 @@ class TrainerOptions:
     local_steps: int = 1
     outer_learning_rate: float = 1.0
     outer_momentum: float = 0.0
+    profile: tuple[int, int] | None = None
+    profile_dir: str | os.PathLike[str] = "profile"
 
     def __post_init__(self) -> None:
         if self.checkpoint_steps is not None:
@@ -71,6 +75,7 @@ class TrainerOptions:
                 f"{quote(self.outer_momentum)} is given; allowed: 0 or more, less than 1",
             )
         self._check_local()
+        self._check_profile()
         if not isinstance(self.compile_update, bool) and self.compile_update != _AUTO:
             given = quote(self.compile_update)
             reject("Trainer(compile_update)", f"{given} is given; allowed: True, False, auto")
@@ -94,6 +99,29 @@ class TrainerOptions:
                 f"Trainer(local_steps): {self.local_steps} is given, with wire_dtype="
                 f"{quote(self.wire_dtype)}, but weights are averaged exactly; leave wire_dtype out"
             )
+
+    def _check_profile(self) -> None:
+        if self.profile is None:
+            return
+        try:
+            first, last = self.profile
+        except (TypeError, ValueError):
+            reject(
+                "Trainer(profile)",
+                f"{quote(self.profile)} is given; allowed: the first and the last step, or None",
+            )
+        least = whole_number("Trainer(profile)", first)
+        whole_number("Trainer(profile)", last, least=least)
+
+    def recorders(self, task: str) -> list[keras.callbacks.Callback]:
+        """Returns the callbacks that record a profile, if one is asked for.
+
+        Args:
+            task: This task, such as `worker/0`.
+        """
+        if self.profile is None:
+            return []
+        return [Recorder(*self.profile, pathlib.Path(self.profile_dir), task)]
 
     def check(self, model: keras.Model) -> None:
         """Checks that they can be used with a model and its strategy.

@@ -284,8 +284,8 @@ class Session:
 
 def resume(
     start: Position,
-    saved: Saved,
-    checkpoints: Checkpoints,
+    saved: Saved | None,
+    checkpoints: Checkpoints | None,
     feed: AnyFeed,
     loop: Loop,
     *,
@@ -295,7 +295,7 @@ def resume(
 
     Args:
         start: The position at which the call of `fit` would begin without it.
-        saved: The checkpoint.
+        saved: The checkpoint; None for none.
         checkpoints: The directory that it was found in.
         feed: The data of the call.
         loop: The loop that trains.
@@ -305,6 +305,8 @@ def resume(
         The position at which the call begins; `finished` if the call was done when the
         checkpoint was written.
     """
+    if saved is None or checkpoints is None:
+        return start
     was, batch = saved.position, start.global_batch
     loop.build(feed)
     checkpoints.restore(saved, loop, batch if was.fit == start.fit else was.global_batch)

@@ -18,11 +18,9 @@ from tfdist.strategy.kinds import kind_of
 from tfdist.training.agreement.together import Agreement, agreeing
 from tfdist.training.callbacks import callback_list, history_of
 from tfdist.training.checkpoint.position import Position
-from tfdist.training.checkpoint.saved import Saved
 from tfdist.training.epoch_runner import evaluate, predict, train_epoch
 from tfdist.training.feeds import Feeds, validation_is_due
 from tfdist.training.input.feed import AnyFeed
-from tfdist.training.loops.base import Loop
 from tfdist.training.loops.select import Loops
 from tfdist.training.model.alone import check_not_alone
 from tfdist.training.model.support import check
@@ -66,6 +64,8 @@ class Trainer:
             "tensorflow"; "auto" is the value of TFDIST_TRANSPORT, else "ring" where possible.
         compile_update: Whether XLA compiles the optimizer's update, which may then differ from
             Keras' in the last bit; "auto" does so with several workers and a million weights.
+        profile: The first and last step of each `fit` of which every worker records a profile.
+        profile_dir: Where; see `tfdist profile`.
 
     Raises:
         ConfigError: An argument is out of range, or the model was made under another strategy.
@@ -94,6 +94,8 @@ class Trainer:
         local_steps: int = 1,
         outer_learning_rate: float = 1.0,
         outer_momentum: float = 0.0,
+        profile: tuple[int, int] | None = None,
+        profile_dir: str | os.PathLike[str] = "profile",
     ) -> None:
         self.model = model
         self.strategy = model.distribute_strategy
@@ -111,6 +113,8 @@ class Trainer:
             local_steps=local_steps,
             outer_learning_rate=outer_learning_rate,
             outer_momentum=outer_momentum,
+            profile=profile,
+            profile_dir=profile_dir,
         )
         self._options.check(model)
         excepthook.install()
@@ -235,7 +239,10 @@ class Trainer:
                 validation_data, validation_batch_size or batch_size, validation_steps
             )
         feed.restart()
-        start = self._start(saved, feed, loop, initial_epoch, seed)
+        batch = self._feeds.global_batch(feed, needed=self._checkpoints is not None)
+        start = self._position.next_fit(initial_epoch, seed, batch)
+        start = resume(start, saved, self._checkpoints, feed, loop, announces=self._group.is_chief)
+        self._position = start
         self._agreement.on_start(feed)
         stop_at = start.epoch if start.finished else epochs
         place = (start.epoch, self._group.exchange, start.step)
@@ -243,7 +250,7 @@ class Trainer:
         every = self._callback_list(
             callbacks,
             verbose,
-            last=self._agreement.callback(),
+            added=[*self._agreement.callbacks(), *self._options.recorders(self._group.task)],
             add_history=True,
             epochs=epochs,
             steps=steps_per_epoch or (epoch_data.steps if epoch_data is not None else None),
@@ -362,21 +369,6 @@ class Trainer:
         every = self._callback_list(callbacks, verbose, epochs=1, steps=epoch.steps)
         most = self.model.steps_per_execution if self._keras_steps else 1
         return predict(self.model, feed, epoch, loop, every, exchange=exchange, most=most)
-
-    def _start(
-        self, saved: Saved | None, feed: AnyFeed, loop: Loop, initial_epoch: int, seed: int
-    ) -> Position:
-        """Returns the position at which training begins: a checkpoint's, or the initial epoch."""
-        start = self._position.next_fit(
-            initial_epoch,
-            seed,
-            self._feeds.global_batch(feed, needed=self._checkpoints is not None),
-        )
-        if saved is not None and self._checkpoints is not None:
-            chief = self._group.is_chief
-            start = resume(start, saved, self._checkpoints, feed, loop, announces=chief)
-        self._position = start
-        return start
 
     def _evaluate(
         self, feed: AnyFeed, every: keras.callbacks.CallbackList, follower: Follower

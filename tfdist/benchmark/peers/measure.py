@@ -174,7 +174,7 @@ def started(
 
 
 def _tasks(
-    contender: Contender, hosts: Sequence[Host], width: int | None
+    contender: Contender, hosts: Sequence[Host], width: int | None = None
 ) -> list[tuple[str, dict[str, str], list[int], Host]]:
     """Name, environment, cores and host of each task; hosts are taken in turn."""
     usable = usable_cores()

@@ -28,7 +28,7 @@ from tfdist.training.model.inspection import all_optimizers, inner_optimizer
 from tfdist.training.options import TrainerOptions
 
 # Used by the chief only, so the other workers may have others.
-_OF_THE_CHIEF = ("checkpoint_dir", "keep_checkpoints")
+_MAY_DIFFER = ("checkpoint_dir", "keep_checkpoints", "profile", "profile_dir")
 # Parts of a configuration that other fields describe.
 _SAID_BY_PARTS = ("layers", "input_layers", "output_layers", "build_config", "compile_config")
 
@@ -166,7 +166,7 @@ def _versions() -> Iterator[Field]:
 
 def _trainer(options: TrainerOptions) -> Iterator[Field]:
     for field in dataclasses.fields(options):
-        if field.name not in _OF_THE_CHIEF:
+        if field.name not in _MAY_DIFFER:
             yield from fields_of(f"Trainer.{field.name}", getattr(options, field.name))
     given = "given" if options.checkpoint_dir is not None else "None"
     yield "Trainer.checkpoint_dir", given

@@ -98,13 +98,13 @@ class Agreement:
         if self._needed:
             self._compare_variables("before a checkpoint: ", OutOfStepError)
 
-    def callback(self) -> keras.callbacks.Callback | None:
-        """Returns a callback that compares variables after the user's ones; None if not needed.
+    def callbacks(self) -> list[keras.callbacks.Callback]:
+        """Returns the callbacks that compare variables after the user's ones.
 
-        It compares all variables before the first step and at each epoch's end, and the
+        They compare all variables before the first step and at each epoch's end, and the
         optimizers' rates, which schedules set, before the first step of each later epoch.
         """
-        return _Watch(self) if self._needed else None
+        return [_Watch(self)] if self._needed else []
 
     def before_first_step(self, epoch: int, *, trained: bool) -> None:
         """Compares variables after the callbacks of an epoch's begin have run.

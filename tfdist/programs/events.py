@@ -1,0 +1,80 @@
+"""Writes what happens in a run as lines of JSON, for `tfdist report` and other programs."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pathlib
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+
+from tfdist.report.run import FILE
+from tfdist.runtime.memory import resident_bytes
+from tfdist.training.timing import EpochTiming
+
+
+class Events(keras.callbacks.Callback):
+    """Adds a line when a run starts, and one at the end of each of its epochs.
+
+    What cannot be written is left out: it must not end training.
+
+    Args:
+        folder: The run's output directory.
+        global_batch: Examples a step.
+        timings: `Trainer.timings`.
+        start: What the line of the start says besides.
+    """
+
+    def __init__(
+        self,
+        folder: pathlib.Path,
+        global_batch: int,
+        timings: Sequence[EpochTiming],
+        start: dict[str, Any],
+    ) -> None:
+        super().__init__()
+        self._path = folder / FILE
+        self._batch = global_batch
+        self._timings = timings
+        self._start: dict[str, Any] | None = start
+
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """Writes the start, with the epoch that it begins or goes on with."""
+        if self._start is not None:
+            self._write("start", epoch, attempt=_attempt(), **self._start)
+            self._start = None
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """Writes the epoch's metrics, and where its time went."""
+        timing = self._timings[-1]
+        self._write(
+            "epoch",
+            epoch,
+            steps=timing.steps,
+            train_seconds=timing.seconds,
+            input_seconds=timing.input_seconds,
+            images_per_second=timing.steps * self._batch / max(timing.seconds, 1e-9),
+            learning_rate=_rate(self.model.optimizer),
+            memory=resident_bytes(),
+            **(logs or {}),
+        )
+
+    def _write(self, event: str, epoch: int, **fields: Any) -> None:
+        told = {"event": event, "time": time.time(), "epoch": epoch, **fields}
+        with contextlib.suppress(OSError), self._path.open("a") as file:
+            file.write(json.dumps(told, default=float) + "\n")
+
+
+def _attempt() -> int:
+    text = os.environ.get("TFDIST_ATTEMPT", "1")
+    return int(text) if text.isascii() and text.isdigit() else 1
+
+
+def _rate(optimizer: Any) -> float | None:
+    with contextlib.suppress(AttributeError, TypeError, ValueError):
+        return float(keras.ops.convert_to_numpy(optimizer.learning_rate))
+    return None

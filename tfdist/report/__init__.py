@@ -1,0 +1,1 @@
+"""Draws what training runs have written about themselves."""

@@ -1,0 +1,88 @@
+"""Reads the lines that `tfdist train` writes into its output directory as it goes."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import pathlib
+from typing import Any
+
+from tfdist.errors import ConfigError
+from tfdist.validation import quote
+
+# The file, in the output directory: a JSON object a line.
+FILE = "events.jsonl"
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """What happened in a run, over all its restarts.
+
+    Attributes:
+        name: Its directory's name.
+        starts: What each start of it said: its time, strategy, plan and versions.
+        epochs: What was said at the end of each epoch, in their order; of one that was trained
+            again after a restart, the latest.
+        seconds: From the first start to the end of the latest epoch.
+    """
+
+    name: str
+    starts: list[dict[str, Any]]
+    epochs: list[dict[str, Any]]
+    seconds: float
+
+    @property
+    def restarts(self) -> int:
+        """How often it was started again."""
+        return max(0, len(self.starts) - 1)
+
+    @property
+    def restarted_in(self) -> list[int]:
+        """The epochs, from 1, in which it was started again."""
+        return [int(start.get("epoch", 0)) + 1 for start in self.starts[1:]]
+
+    def values(self, name: str) -> tuple[list[int], list[float]]:
+        """Returns the epochs, from 1, that have a number, and the numbers."""
+        rows = [
+            (int(row["epoch"]) + 1, float(row[name]))
+            for row in self.epochs
+            if isinstance(row.get(name), int | float)
+        ]
+        return [epoch for epoch, _ in rows], [value for _, value in rows]
+
+
+def read(path: pathlib.Path) -> Run:
+    """Reads a run.
+
+    Args:
+        path: Its output directory, or the file in it.
+
+    Raises:
+        ConfigError: There is no such file, or no line of one in it.
+    """
+    file = path / FILE if path.is_dir() else path
+    try:
+        text = file.read_text(errors="replace")
+    except OSError as error:
+        raise ConfigError(
+            f"report: {quote(str(file))} cannot be read ({error.strerror}); give the --output_dir "
+            "of a tfdist train"
+        ) from None
+    events = [event for line in text.splitlines() if (event := _event(line)) is not None]
+    starts = [event for event in events if event["event"] == "start"]
+    latest = {int(event["epoch"]): event for event in events if event["event"] == "epoch"}
+    if not starts:
+        raise ConfigError(f"report: {quote(str(file))} has no start of a run in it")
+    epochs = [latest[number] for number in sorted(latest)]
+    last = max((event["time"] for event in epochs), default=starts[-1]["time"])
+    return Run(file.parent.name or str(file), starts, epochs, last - starts[0]["time"])
+
+
+def _event(line: str) -> dict[str, Any] | None:
+    """Returns a line's object; None for one that was cut off, or is of something else."""
+    try:
+        event = json.loads(line)
+        known = event["event"] == "start" or isinstance(event["epoch"], int)
+        return event if known and isinstance(event["time"], int | float) else None
+    except (ValueError, TypeError, KeyError):
+        return None
