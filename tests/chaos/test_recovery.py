@@ -24,7 +24,7 @@ def start(
     programs: Programs, folder: Path, epochs: int, restarts: int, *, pause: float = 0.02
 ) -> Program:
     return programs.launch(
-        f"--workers 2 --grace 4 --restart-delay 0.1 --max-restarts {restarts}",
+        f"--workers 2 --grace 20 --restart-delay 0.1 --max-restarts {restarts}",
         ["python", JOB],
         DIR=str(folder),
         EPOCHS=str(epochs),

@@ -50,12 +50,12 @@ def test_a_job_that_takes_the_place_of_one_that_still_saves_waits(
     programs: Programs, tmp_path: Path
 ) -> None:
     want = end_of(start(programs, tmp_path / "undisturbed", EPOCHS, 0))
-    first = start(programs, tmp_path / "both", EPOCHS, 0)
+    # Slow enough for the second one to come meanwhile.
+    first = start(programs, tmp_path / "both", EPOCHS, 0, pause=1.0)
     until_step(first, 5)
-    first.pause()
     second = start(programs, tmp_path / "both", EPOCHS, 0)
     second.until(rf"{USED}.*waiting for its end")
-    first.go_on()
+    assert first.process.poll() is None, first.text()
     first.process.terminate()
     assert first.end() == 143, first.text()
     assert end_of(second) == want

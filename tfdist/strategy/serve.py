@@ -86,6 +86,8 @@ def serve(cluster: Cluster, *, start_timeout: float = _START) -> bool:
         tf.train.ClusterSpec(jobs), job_name=task.type, task_index=task.index, protocol="grpc"
     )
     close_to_others(cluster)
+    # The server's own end would wait for a peer that is stuck.
+    excepthook.install(connected=True)
     sigterm.end_on_it()
     sigterm.linger(_LINGER)
     try:
