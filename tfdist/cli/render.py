@@ -10,7 +10,7 @@ from tfdist.render.slurm import sbatch
 from tfdist.render.workload import Workload
 from tfdist.validation import reject
 
-_KUBERNETES = ("tfjob", "jobset", "trainjob")
+_KUBERNETES = ("tfjob", "jobset", "trainjob", "runtime")
 
 
 def main(argv: list[str]) -> int:

@@ -64,6 +64,8 @@ def _group(text: str) -> dict[str, Any]:
     return {"fsGroup": count(text), "fsGroupChangePolicy": "OnRootMismatch"}
 
 
+# Of a TrainJob that has none.
+_RUNTIME_COMMAND = ["tfdist", "train"]
 _SOURCES = {"secret": "secretRef", "configmap": "configMapRef"}
 _FLAGS = {
     "label": _Flag("labels", "K=V", "label of the job and its pods", _pair, dict),
@@ -73,6 +75,7 @@ _FLAGS = {
     "ttl": _Flag(
         "ttlSecondsAfterFinished", "S", "seconds after which an ended job is deleted", count
     ),
+    "runtime": _Flag("runtime", "NAME", "ClusterTrainingRuntime of a trainjob (one of its own)"),
     "env": _Flag("env", "K=V", "variable of every task", _pair, dict),
     "env-from": _Flag(
         "envFrom", "secret/NAME", "Secret or configmap/NAME whose keys are variables", _source, list
@@ -117,6 +120,11 @@ def main(argv: list[str]) -> int:
     args = _parser().parse_args(options)
     if args.image is None:
         reject("render(--image)", f"missing; a {args.kind} runs in a container")
+    if args.kind == "runtime":
+        command = command or _RUNTIME_COMMAND
+        args.workers = 1 if args.workers is None else args.workers
+    if args.workers is None:
+        reject("render(--workers)", "missing; give the number of worker tasks")
     workload = Workload(
         name=args.name,
         image=args.image,
@@ -173,10 +181,10 @@ def _check_strategy(workload: Workload) -> None:
 def _parser() -> Parser:
     parser = Parser(
         "tfdist render",
-        "Write a TFJob, a JobSet or a TrainJob that runs '-- COMMAND' in every task.",
+        "Write a TFJob, JobSet or TrainJob that runs '-- COMMAND' in every task, or a runtime.",
     )
     parser.add_argument("kind", choices=KINDS, help="the kind of job")
-    parser.add_argument("--workers", type=count, required=True, help="worker tasks")
+    parser.add_argument("--workers", type=count, help="worker tasks (1 in a runtime)")
     parser.add_argument("--ps", type=count, default=0, help="parameter servers; adds a chief")
     parser.add_argument("--name", required=True, help="name of the job")
     parser.add_argument("--image", help="container image with tfdist in it")

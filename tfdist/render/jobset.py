@@ -60,21 +60,22 @@ def jobset(workload: Workload, settings: Settings | None = None) -> Manifest:
         "kind": "JobSet",
         "metadata": metadata(workload, settings, queued=True),
         "spec": {
-            **jobset_spec(workload, settings, deadline=settings.deadline),
+            **jobset_spec(workload, settings),
             "replicatedJobs": jobs,
         },
     }
 
 
-def jobset_spec(workload: Workload, settings: Settings, *, deadline: int | None) -> Manifest:
+def jobset_spec(workload: Workload, settings: Settings) -> Manifest:
     """Returns the spec of a JobSet, but for its jobs.
 
     Args:
         workload: The job.
         settings: How its pods are run.
-        deadline: Seconds that its jobs may take.
     """
-    reasons = ["PodFailurePolicy"] + (["DeadlineExceeded"] if deadline is not None else [])
+    reasons = ["PodFailurePolicy"]
+    if settings.deadline is not None:
+        reasons.append("DeadlineExceeded")
     spec: Manifest = {
         "network": {
             "enableDNSHostnames": True,

@@ -10,18 +10,21 @@ from tfdist.render.metadata import metadata
 from tfdist.render.pod import SECRET_KEY, Manifest, secret_name
 from tfdist.render.settings import Settings
 from tfdist.render.tfjob import tfjob
-from tfdist.render.trainjob import trainjob
+from tfdist.render.trainjob import cluster_runtime, trainjob
 from tfdist.render.workload import Workload
+from tfdist.validation import quote, reject
 
 # Where a pod finds the name of its job. A TrainJob makes a JobSet of its own name.
 _TFJOB = "training.kubeflow.org/job-name"
 _JOBSET = "jobset.sigs.k8s.io/jobset-name"
 
 _Maker = Callable[[Workload, Settings], list[Manifest]]
-KINDS: dict[str, tuple[_Maker, str]] = {
+# Of each kind, what makes it, and the label of its pods; None for what has no pods.
+KINDS: dict[str, tuple[_Maker, str | None]] = {
     "tfjob": (lambda workload, settings: [tfjob(workload, settings)], _TFJOB),
     "jobset": (lambda workload, settings: [jobset(workload, settings)], _JOBSET),
     "trainjob": (trainjob, _JOBSET),
+    "runtime": (cluster_runtime, None),
 }
 
 
@@ -41,6 +44,10 @@ def documents(kind: str, workload: Workload, settings: Settings | None = None) -
     """
     settings = settings or Settings()
     make, label = KINDS[kind]
+    if settings.runtime is not None and kind != "trainjob":
+        reject("render(--runtime)", f"{quote(settings.runtime)} is given; only a trainjob has one")
+    if label is None:
+        return make(workload, settings)
     made = [_policy(workload, settings, {label: workload.name}), *make(workload, settings)]
     if workload.secret is None:
         made.insert(1, _secret(workload, settings))

@@ -75,8 +75,10 @@ def template(
 
 
 def _check_patched(spec: Manifest, base: Mapping[str, Any], where: str) -> None:
-    names = [container.get("name") for container in spec.get("containers") or ()]
-    if CONTAINER not in names:
+    containers = spec.get("containers") or []
+    if not all(isinstance(one, Mapping) and "name" in one for one in containers):
+        reject(f"{where}.containers", "has one without a name; give each its name")
+    if all(one["name"] != CONTAINER for one in containers):
         reject(f"{where}.containers", f"takes out {CONTAINER}, which runs the task; leave it in")
     for name, value in base.items():
         if spec.get(name) != value:

@@ -48,6 +48,7 @@ class Settings:
         gang: The scheduler that starts all pods or none: volcano or coscheduling.
         deadline: Seconds after which the job fails.
         ttl: Seconds after which a job that has ended is deleted.
+        runtime: The ClusterTrainingRuntime that a TrainJob runs in.
         env: Variables: text, or where Kubernetes finds it (`valueFrom`).
         env_from: Secrets and ConfigMaps whose keys become variables (`envFrom`).
         volumes: Kind, name, mount point, and whether it is only read.
@@ -71,6 +72,7 @@ class Settings:
     gang: str | None = None
     deadline: int | None = None
     ttl: int | None = None
+    runtime: str | None = None
     env: Mapping[str, Any] = field(default_factory=dict)
     env_from: Sequence[Mapping[str, Any]] = ()
     volumes: Sequence[tuple[str, str, str, bool]] = ()
@@ -195,6 +197,7 @@ _VALUES: dict[str, tuple[str, Callable[[str, Any], Any]]] = {
     "gang": ("gang", _gang),
     "activeDeadlineSeconds": ("deadline", _seconds),
     "ttlSecondsAfterFinished": ("ttl", _seconds_from_zero),
+    "runtime": ("runtime", checks.name),
     "env": ("env", checks.env(_RESERVED)),
     "envFrom": ("env_from", checks.each(checks.env_source)),
     "volumes": ("volumes", checks.each(checks.volume)),
