@@ -275,7 +275,7 @@ def volume(where: str, value: Any) -> tuple[str, str, str, bool]:
     text = string(where, value)
     match = _VOLUME.fullmatch(text)
     given = f"{match[1] or 'claim'}-{match[2]}" if match else ""
-    if not match or not LABEL.fullmatch(given) or len(given) > _LONGEST_LABEL or not match[3]:
+    if not match or not LABEL.fullmatch(given) or len(given) > _LONGEST_LABEL or match[3] == "/":
         reject(
             where,
             f"{quote(text)} is not like CLAIM:/PATH, secret/NAME:/PATH or configmap/NAME:/PATH, "

@@ -10,7 +10,7 @@ from tfdist.cluster.documents import load_documents
 from tfdist.cluster.secret import VARIABLE as SECRET_VARIABLE
 from tfdist.cluster.spec import ROLES
 from tfdist.render import checks
-from tfdist.validation import one_of, plural, reject, whole_number
+from tfdist.validation import one_of, reject, whole_number
 
 GANG_SCHEDULERS = {"volcano": "volcano", "coscheduling": "scheduler-plugins-scheduler"}
 
@@ -153,11 +153,12 @@ class Settings:
 
 
 def _one_document(path: str, wanted: str) -> Mapping[str, Any]:
-    documents = load_documents(path, wanted)
-    if len(documents) != 1:
-        reject(path, f"has {plural(len(documents), 'document')}; {wanted}")
-    checks.plain(path, documents[0])
-    return checks.mapping(path, documents[0])
+    documents = [document for document in load_documents(path, wanted) if document is not None]
+    if len(documents) > 1:
+        reject(path, f"has {len(documents)} documents; {wanted}")
+    found = documents[0] if documents else {}
+    checks.plain(path, found)
+    return checks.mapping(path, found)
 
 
 def _seconds(where: str, value: Any) -> int:
