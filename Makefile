@@ -3,8 +3,12 @@ PYTHON := .venv/bin/python
 STAMP := .venv/.installed
 RUN ?= runs/digits
 TRAIN_FLAGS ?=
+ENGINE ?= $(shell for name in podman buildah docker; do command -v $$name && break; done)
+TARGET ?= cpu
+VERSION = $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' tfdist/__init__.py)
+IMAGE ?= tfdist:$(VERSION)$(if $(filter gpu,$(TARGET)),-gpu)
 
-.PHONY: setup train test lint format chaos conformance fuzz bits clean
+.PHONY: setup train image locks test lint format chaos conformance fuzz bits clean
 
 setup: $(STAMP)
 
@@ -26,6 +30,16 @@ $(STAMP): setup.cfg pyproject.toml
 
 train: $(STAMP)
 	.venv/bin/tfdist launch --workers 2 -- .venv/bin/tfdist train --strategy multi_worker_mirrored --dataset digits --output_dir $(RUN) $(TRAIN_FLAGS)
+
+# The container image: make image [TARGET=gpu] [IMAGE=registry.example.com/tfdist:0.1.0]
+image:
+	@if [ -z "$(ENGINE)" ]; then echo "make: no podman, buildah or docker on PATH; install one, or give ENGINE=..." >&2; exit 2; fi
+	$(ENGINE) build --target $(TARGET) --tag $(IMAGE) .
+
+# What the images are made of, with the newest versions that setup.cfg allows. Needs Python 3.11.
+locks: $(STAMP)
+	$(PYTHON) container/lock.py tensorflow-cpu > container/cpu.new && mv container/cpu.new container/cpu.txt
+	$(PYTHON) container/lock.py 'tensorflow[and-cuda]' > container/gpu.new && mv container/gpu.new container/gpu.txt
 
 # Quick tests come first: tests/conftest.py orders them.
 test: $(STAMP)

@@ -5,27 +5,31 @@ from __future__ import annotations
 import shlex
 
 from tfdist.cli.arguments import Parser, count
-from tfdist.errors import EXIT_DONE, ConfigError
-from tfdist.render import kubernetes
+from tfdist.errors import EXIT_DONE
 from tfdist.render.slurm import sbatch
 from tfdist.render.workload import Workload
+from tfdist.validation import reject
 
-_KUBERNETES = {"tfjob": kubernetes.tfjob, "jobset": kubernetes.jobset}
+_KUBERNETES = ("tfjob", "jobset", "trainjob", "runtime")
 
 
 def main(argv: list[str]) -> int:
-    """Writes the manifest that the arguments describe.
+    """Writes the manifest that the arguments describe; the first of them is its kind.
 
     Raises:
         ConfigError: An argument is malformed or missing.
     """
+    if argv and argv[0] in _KUBERNETES:
+        from tfdist.cli import render_kubernetes  # Loads what Slurm does not need.
+
+        return render_kubernetes.main(argv)
     options, command = argv, []
     if "--" in argv:
         cut = argv.index("--")
         options, command = argv[:cut], argv[cut + 1 :]
     args = _parser().parse_args(options)
-    if args.kind in _KUBERNETES and args.image is None:
-        raise ConfigError(f"render(--image): missing; a {args.kind} runs in a container")
+    if args.kind in _KUBERNETES:
+        reject("render", f"{args.kind} is not the first argument; give it in front of the flags")
     workload = Workload(
         name=args.name,
         image=args.image or "none",
@@ -36,29 +40,20 @@ def main(argv: list[str]) -> int:
         gpus_per_worker=args.gpus_per_worker,
         cpus=args.cpus,
         memory=args.memory,
-        volume=args.volume,
         secret=args.secret,
     )
     # A command may have several lines.
     made_by = "# " + shlex.join(["tfdist", "render", *argv]).replace("\n", "\n# ")
-    if args.kind == "slurm":
-        # The first line of a script has to be its interpreter.
-        interpreter, _, rest = sbatch(workload).partition("\n")
-        print(f"{interpreter}\n{made_by}\n{rest}", end="")
-    else:
-        import yaml  # Not every kind needs it.
-
-        job = _KUBERNETES[args.kind](workload)
-        made = kubernetes.documents(job, workload)
-        text = yaml.safe_dump_all(made, sort_keys=False, width=100)
-        print(f"{made_by}\n{text}", end="")
+    # The first line of a script has to be its interpreter.
+    interpreter, _, rest = sbatch(workload).partition("\n")
+    print(f"{interpreter}\n{made_by}\n{rest}", end="")
     return EXIT_DONE
 
 
 def _parser() -> Parser:
     parser = Parser(
         "tfdist render",
-        "Write a TFJob, a JobSet or a Slurm batch script that runs '-- COMMAND' in every task.",
+        "Write a TFJob, JobSet, TrainJob or batch script that runs '-- COMMAND' in every task.",
     )
     parser.add_argument("kind", choices=[*_KUBERNETES, "slurm"], help="the kind of manifest")
     parser.add_argument("--workers", type=count, required=True, help="worker tasks")

@@ -7,13 +7,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tfdist.cluster.address import is_loopback
+from tfdist.cluster.documents import load_documents
 from tfdist.cluster.spec import ROLES, check_jobs
-from tfdist.launch.documents import load_documents
 from tfdist.launch.manifest import READERS, Manifest, unpacked
 from tfdist.launch.ports import free_ports
 from tfdist.validation import plural, quote, reject
 
 _MAX_REPLICAS = 1000
+_WANTED = "give a cluster spec, a TFJob or a JobSet"
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,7 @@ class Job:
         """
         documents = [
             item
-            for loaded in load_documents(path)
+            for loaded in load_documents(path, _WANTED)
             if isinstance(loaded, Mapping)
             for item in unpacked(loaded)
             if isinstance(item, Mapping)

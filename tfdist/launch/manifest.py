@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tfdist.cluster.spec import ROLES, check_role
+from tfdist.runtime.heartbeat import VARIABLE as HEARTBEAT_VARIABLE
 from tfdist.validation import kind, quote, reject
 
 _VARIABLE = re.compile(r"\$\(([A-Za-z_][A-Za-z0-9_]*)\)|\$\$")
@@ -174,6 +175,7 @@ def _add(
     if others:
         read.notes.append(f"{where}: containers {', '.join(others)} are not run here")
     read.env[role] = _container_env(container, read.notes, where)
+    read.env[role].pop(HEARTBEAT_VARIABLE, None)  # The launcher gives each task its own.
     read.commands[role] = list(command) or _container_command(container, read.env[role], where)
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tfdist.errors import EXIT_CONFIG, EXIT_USER_ERROR, ConfigError
+from tfdist.render.checks import LABEL, QUANTITY
 
 PORT = 2222
 MAX_RESTARTS = 10
@@ -17,8 +17,6 @@ WAIT_SECONDS = 1800
 # Exit codes after which starting again cannot help; a missing program (126, 127) is for good too.
 FOR_GOOD = (EXIT_USER_ERROR, EXIT_CONFIG, 126, 127)
 
-_LABEL = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
-_QUANTITY = re.compile(r"[0-9]+(\.[0-9]+)?(m|[kMGTPE]i?)?")
 # A pod's name is the job's, the role and two indices, in 63 characters.
 _LONGEST_NAME = 40
 
@@ -37,7 +35,6 @@ class Workload:
         gpus_per_worker: GPUs of each worker; the other tasks have none.
         cpus: CPUs of each task.
         memory: Memory of each task.
-        volume: A volume claim and its mount point, as `CLAIM:/PATH`.
         secret: The Secret, of this namespace, whose key `secret` the tasks share; None for one
             that is made with the job.
 
@@ -54,18 +51,17 @@ class Workload:
     gpus_per_worker: int = 0
     cpus: str = "4"
     memory: str = "8Gi"
-    volume: str | None = None
     secret: str | None = None
 
     def __post_init__(self) -> None:
-        if self.secret is not None and not _LABEL.fullmatch(self.secret):
+        if self.secret is not None and not LABEL.fullmatch(self.secret):
             raise ConfigError(f"render(--secret): {self.secret!r} is not the name of a Secret")
-        if not _LABEL.fullmatch(self.name) or len(self.name) > _LONGEST_NAME:
+        if not LABEL.fullmatch(self.name) or len(self.name) > _LONGEST_NAME:
             raise ConfigError(
                 f"render(--name): {self.name!r} is not a name of lower-case letters, digits and "
                 f"dashes, at most {_LONGEST_NAME}"
             )
-        if self.namespace is not None and not _LABEL.fullmatch(self.namespace):
+        if self.namespace is not None and not LABEL.fullmatch(self.namespace):
             raise ConfigError(f"render(--namespace): {self.namespace!r} is not a namespace")
         if not self.image or self.image.split() != [self.image]:
             raise ConfigError(f"render(--image): {self.image!r} is not the name of an image")
@@ -74,14 +70,11 @@ class Workload:
         if self.workers < 1:
             raise ConfigError(f"render(--workers): {self.workers} is below 1")
         for option, quantity in (("cpus", self.cpus), ("memory", self.memory)):
-            if not _QUANTITY.fullmatch(quantity):
+            if not QUANTITY.fullmatch(quantity):
                 raise ConfigError(
-                    f"render(--{option}): {quantity!r} is not a quantity such as 4, 500m or 8Gi"
+                    f"render(--{option}): {quantity!r} is no quantity above 0, such as 4, 500m or "
+                    "8Gi"
                 )
-        if self.volume is not None:
-            claim, _, path = self.volume.partition(":")
-            if not _LABEL.fullmatch(claim) or not path.startswith("/"):
-                raise ConfigError(f"render(--volume): {self.volume!r} is not like CLAIM:/PATH")
 
     @property
     def tasks(self) -> dict[str, int]:

@@ -11,7 +11,6 @@ from typing import Any
 from tfdist.cluster.tf_config import load_json
 from tfdist.validation import quote, reject
 
-_WANTED = "give a cluster spec, a TFJob or a JobSet"
 _MOST_BYTES = 8 << 20
 # For a pipe, such as `<(command)`, to be written.
 _PIPE_SECONDS = 10.0
@@ -19,16 +18,17 @@ _PIPE_SECONDS = 10.0
 _MOST_MERGED = 10_000
 
 
-def load_documents(path: str) -> list[Any]:
+def load_documents(path: str, wanted: str) -> list[Any]:
     """Returns what a file holds.
 
     Args:
         path: A file of one JSON value (`.json`), or of YAML documents.
+        wanted: What is to be given, for messages.
 
     Raises:
         ConfigError: It cannot be read, or is too large, or neither.
     """
-    text = _read(path)
+    text = _read(path, wanted)
     if path.endswith(".json"):
         return [load_json(text, path)]
     import yaml  # Only here: it takes longer to load than the rest of the command.
@@ -39,36 +39,36 @@ def load_documents(path: str) -> list[Any]:
         mark = getattr(error, "problem_mark", None)
         place = f" (line {mark.line + 1} column {mark.column + 1})" if mark else ""
         if isinstance(error, yaml.constructor.ConstructorError) and error.problem:
-            reject(path, f"{error.problem}{place}; {_WANTED}")
-        reject(path, f"is not YAML{place}; {_WANTED}")
+            reject(path, f"{error.problem}{place}; {wanted}")
+        reject(path, f"is not YAML{place}; {wanted}")
     except (RecursionError, ValueError):
-        reject(path, f"is not YAML that can be read; {_WANTED}")
+        reject(path, f"is not YAML that can be read; {wanted}")
 
 
-def _read(path: str) -> str:
+def _read(path: str, wanted: str) -> str:
     if "\0" in path:
-        reject(path, f"is not the name of a file; {_WANTED}")
+        reject(path, f"is not the name of a file; {wanted}")
     try:
         # Opening a pipe that nobody writes to would wait for ever.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
-            data = _read_all(descriptor, path)
+            data = _read_all(descriptor, path, wanted)
         finally:
             os.close(descriptor)
     except OSError as error:
-        reject(path, f"cannot be read: {error.strerror or error}; {_WANTED}")
+        reject(path, f"cannot be read: {error.strerror or error}; {wanted}")
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError:
-        reject(path, f"is not text; {_WANTED}")
+        reject(path, f"is not text; {wanted}")
 
 
-def _read_all(descriptor: int, path: str) -> bytes:
+def _read_all(descriptor: int, path: str, wanted: str) -> bytes:
     data = bytearray()
     until = time.monotonic() + _PIPE_SECONDS
     while True:
         if not select.select([descriptor], [], [], max(0.0, until - time.monotonic()))[0]:
-            reject(path, f"has not been written to its end in {_PIPE_SECONDS:.0f} s; {_WANTED}")
+            reject(path, f"has not been written to its end in {_PIPE_SECONDS:.0f} s; {wanted}")
         try:
             piece = os.read(descriptor, 1 << 16)
         except BlockingIOError:
@@ -77,7 +77,7 @@ def _read_all(descriptor: int, path: str) -> bytes:
             return bytes(data)
         data += piece
         if len(data) > _MOST_BYTES:
-            reject(path, f"has more than {_MOST_BYTES >> 20} MB; {_WANTED}")
+            reject(path, f"has more than {_MOST_BYTES >> 20} MB; {wanted}")
 
 
 @functools.cache

@@ -8,9 +8,9 @@ import time
 
 import pytest
 
+from tfdist.cluster import documents as module
+from tfdist.cluster.documents import load_documents
 from tfdist.errors import ConfigError
-from tfdist.launch import documents as module
-from tfdist.launch.documents import load_documents
 
 MERGED = "a0: &a0 {x: 1}\n" + "".join(
     f"a{i}: &a{i} {{<<: [{', '.join([f'*a{i - 1}'] * 4)}], k{i}: 1}}\n" for i in range(1, 14)
@@ -20,20 +20,20 @@ MERGED = "a0: &a0 {x: 1}\n" + "".join(
 def refused(path) -> str:
     began = time.monotonic()
     with pytest.raises(ConfigError) as caught:
-        load_documents(str(path))
+        load_documents(str(path), "give a spec")
     assert time.monotonic() - began < 20
     text = str(caught.value)
-    assert text.startswith(str(path)) and "\n" not in text
+    assert text.startswith(str(path)) and text.endswith("give a spec") and "\n" not in text
     return text
 
 
 def test_all_documents_are_read(tmp_path):
     path = tmp_path / "a.yaml"
     path.write_text("a: &x {b: 1}\nc: {<<: *x, b: 2}\n---\n- d\n")
-    assert load_documents(str(path)) == [{"a": {"b": 1}, "c": {"b": 2}}, ["d"]]
+    assert load_documents(str(path), "give a spec") == [{"a": {"b": 1}, "c": {"b": 2}}, ["d"]]
     path = tmp_path / "a.json"
     path.write_text('{"a": 1}')
-    assert load_documents(str(path)) == [{"a": 1}]
+    assert load_documents(str(path), "give a spec") == [{"a": 1}]
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def test_a_pipe_is_read_to_its_end_and_not_for_ever(tmp_path, monkeypatch):
 
     thread = threading.Thread(target=write)
     thread.start()
-    assert load_documents(str(path)) == [{"a": 1}]
+    assert load_documents(str(path), "give a spec") == [{"a": 1}]
     thread.join()
     writer = os.open(path, os.O_RDWR)
     monkeypatch.setattr(module, "_PIPE_SECONDS", 0.3)

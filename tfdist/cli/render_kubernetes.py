@@ -1,0 +1,218 @@
+"""`tfdist render tfjob|jobset|trainjob`: write a job's manifest for Kubernetes to stdout."""
+
+from __future__ import annotations
+
+import shlex
+from argparse import ArgumentTypeError, Namespace
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from tfdist.cli.arguments import Parser, count
+from tfdist.errors import EXIT_DONE
+from tfdist.render.commented import commented
+from tfdist.render.kubernetes import KINDS, documents
+from tfdist.render.settings import GANG_SCHEDULERS, Settings
+from tfdist.render.workload import Workload
+from tfdist.strategy import kinds
+from tfdist.validation import quote, reject
+
+
+@dataclass(frozen=True)
+class _Flag:
+    """A flag for what a values file says too.
+
+    Attributes:
+        key: Its name there.
+        metavar: What to give.
+        help: What it does.
+        read: What turns the text into what a values file holds.
+        gather: What turns several into one, where it may be repeated.
+    """
+
+    key: str
+    metavar: str
+    help: str
+    read: Callable[[str], Any] = str
+    gather: Callable[[list[Any]], Any] | None = None
+
+
+def _pair(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise ArgumentTypeError(f"{quote(text)} is not like NAME=VALUE")
+    return name, value
+
+
+def _source(text: str) -> dict[str, Any]:
+    kind, _, name = text.partition("/")
+    if kind not in _SOURCES:
+        raise ArgumentTypeError(f"{quote(text)} is not like secret/NAME or configmap/NAME")
+    return {_SOURCES[kind]: {"name": name}}
+
+
+def _toleration(text: str) -> dict[str, str]:
+    taint, _, effect = text.partition(":")
+    key, equals, value = taint.partition("=")
+    found = {"key": key, "operator": "Equal", "value": value} if equals else {"key": key}
+    found.setdefault("operator", "Exists")
+    return {**found, "effect": effect} if effect else found
+
+
+def _group(text: str) -> dict[str, Any]:
+    # Files that have the group already are not visited at each start.
+    return {"fsGroup": count(text), "fsGroupChangePolicy": "OnRootMismatch"}
+
+
+# Of a TrainJob that has none.
+_RUNTIME_COMMAND = ["tfdist", "train"]
+_SOURCES = {"secret": "secretRef", "configmap": "configMapRef"}
+_FLAGS = {
+    "label": _Flag("labels", "K=V", "label of the job and its pods", _pair, dict),
+    "queue": _Flag("queue", "NAME", "Kueue's queue that admits the job"),
+    "gang": _Flag("gang", "SCHEDULER", f"start all pods or none: {', '.join(GANG_SCHEDULERS)}"),
+    "deadline": _Flag("activeDeadlineSeconds", "S", "seconds after which the job fails", count),
+    "ttl": _Flag(
+        "ttlSecondsAfterFinished", "S", "seconds after which an ended job is deleted", count
+    ),
+    "runtime": _Flag("runtime", "NAME", "ClusterTrainingRuntime of a trainjob (one of its own)"),
+    "env": _Flag("env", "K=V", "variable of every task", _pair, dict),
+    "env-from": _Flag(
+        "envFrom", "secret/NAME", "Secret or configmap/NAME whose keys are variables", _source, list
+    ),
+    "volume": _Flag(
+        "volumes",
+        "CLAIM:/PATH",
+        "claim, secret/NAME or configmap/NAME to mount; ':ro' at the end to read only",
+        str,
+        list,
+    ),
+    "fs-group": _Flag("podSecurityContext", "GID", "group that may write to volumes", _group),
+    "gpu-resource": _Flag("gpuResource", "NAME", "resource of a GPU (nvidia.com/gpu)"),
+    "shared-memory": _Flag(
+        "sharedMemory", "SIZE", "size of /dev/shm (64M; 1Gi beside several GPUs)"
+    ),
+    "node-selector": _Flag("nodeSelector", "K=V", "label of nodes to run on", _pair, dict),
+    "toleration": _Flag(
+        "tolerations", "KEY[=VALUE][:EFFECT]", "taint of nodes to run on", _toleration, list
+    ),
+    "priority-class": _Flag("priorityClassName", "NAME", "priority class of the pods"),
+    "service-account": _Flag("serviceAccountName", "NAME", "service account of the pods"),
+    "pull-secret": _Flag(
+        "imagePullSecrets", "NAME", "Secret with which the image is pulled", str, list
+    ),
+}
+
+
+def main(argv: list[str]) -> int:
+    """Writes the documents that the arguments describe.
+
+    Args:
+        argv: The kind, flags, and `--` with the command.
+
+    Raises:
+        ConfigError: An argument is malformed or missing, or they contradict each other.
+    """
+    options, command = argv, []
+    if "--" in argv:
+        cut = argv.index("--")
+        options, command = argv[:cut], argv[cut + 1 :]
+    args = _parser().parse_args(options)
+    if args.image is None:
+        reject("render(--image)", f"missing; a {args.kind} runs in a container")
+    if args.kind == "runtime":
+        command = command or _RUNTIME_COMMAND
+        args.workers = 1 if args.workers is None else args.workers
+    if args.workers is None:
+        reject("render(--workers)", "missing; give the number of worker tasks")
+    workload = Workload(
+        name=args.name,
+        image=args.image,
+        command=command,
+        workers=args.workers,
+        ps=args.ps,
+        namespace=args.namespace,
+        gpus_per_worker=args.gpus_per_worker,
+        cpus=args.cpus,
+        memory=args.memory,
+        secret=args.secret,
+    )
+    _check_strategy(workload)
+    made = documents(args.kind, workload, _settings(args))
+    # A command may have several lines.
+    made_by = "# " + shlex.join(["tfdist", "render", *argv]).replace("\n", "\n# ")
+    print(f"{made_by}\n{commented(made)}", end="")
+    return EXIT_DONE
+
+
+def _settings(args: Namespace) -> Settings:
+    """Returns the settings of the values file, the flags and the patches."""
+    found = Settings.from_file(args.values) if args.values is not None else Settings()
+    given: dict[str, Any] = {}
+    for name, flag in _FLAGS.items():
+        value = getattr(args, name.replace("-", "_"))
+        given[flag.key] = flag.gather(value) if flag.gather and value is not None else value
+    names = {flag.key: name for name, flag in _FLAGS.items()}
+    found = found.overridden(Settings.parse(given, lambda key: f"render(--{names[key]})"))
+    for path in args.patch:
+        found = found.with_patch(path)
+    return found
+
+
+def _check_strategy(workload: Workload) -> None:
+    """Rejects a strategy, named in the command, that the job's tasks do not fit."""
+    words = [part for word in workload.command for part in word.split("=", 1)]
+    after = [name for flag, name in zip(words, words[1:], strict=False) if flag == "--strategy"]
+    strategy = kinds.BY_NAME.get(after[-1]) if after else None
+    if strategy is None:
+        return
+    if not strategy.is_synchronous and not workload.ps:
+        reject("render(--ps)", f"0 is given; {strategy.name} needs 1 or more")
+    if strategy.is_synchronous and workload.ps:
+        reject("render(--ps)", f"{workload.ps} is given; {strategy.name} has none")
+    if not strategy.needs_cluster and workload.workers > 1:
+        reject(
+            "render(--workers)",
+            f"{workload.workers} is given; {strategy.name} runs in 1 process, "
+            "multi_worker_mirrored in several",
+        )
+
+
+def _parser() -> Parser:
+    parser = Parser(
+        "tfdist render",
+        "Write a TFJob, JobSet or TrainJob that runs '-- COMMAND' in every task, or a runtime.",
+    )
+    parser.add_argument("kind", choices=KINDS, help="the kind of job")
+    parser.add_argument("--workers", type=count, help="worker tasks (1 in a runtime)")
+    parser.add_argument("--ps", type=count, default=0, help="parameter servers; adds a chief")
+    parser.add_argument("--name", required=True, help="name of the job")
+    parser.add_argument("--image", help="container image with tfdist in it")
+    parser.add_argument("--namespace", help="namespace (that of kubectl)")
+    parser.add_argument(
+        "--secret",
+        metavar="NAME",
+        help="Secret whose key 'secret' the tasks share (a new one, in the output)",
+    )
+    parser.add_argument("--gpus-per-worker", type=count, default=0, help="GPUs of each worker")
+    parser.add_argument("--cpus", default="4", help="CPUs of each task (4)")
+    parser.add_argument("--memory", default="8Gi", help="memory of each task (8Gi)")
+    for name, flag in _FLAGS.items():
+        parser.add_argument(
+            f"--{name}",
+            type=flag.read,
+            action="append" if flag.gather else "store",
+            metavar=flag.metavar,
+            help=flag.help + (", repeatable" if flag.gather else ""),
+        )
+    parser.add_argument(
+        "--values", metavar="FILE", help="YAML with these and more; flags count before it"
+    )
+    parser.add_argument(
+        "--patch",
+        metavar="FILE",
+        action="append",
+        default=[],
+        help="YAML with metadata and spec that are merged into every pod by name, repeatable",
+    )
+    return parser
