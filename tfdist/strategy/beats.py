@@ -148,7 +148,7 @@ class _Line:
         self.has_told.set()
 
     def _write(self, text: str) -> None:
-        # Made here: to make them on the other task would hold Python's lock for as long as it takes.
+        # Made here: to make them on the other task would hold Python's lock as long as that takes.
         with tf.device(_HERE):
             path, note = tf.constant(PATH), tf.constant(f"{text}\n")
         self.is_calling = True
