@@ -10,6 +10,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from tfdist.runtime.temporary import find_temporary_folder
+
 if TYPE_CHECKING:
     from tfdist import data as data
     from tfdist import models as models
@@ -36,6 +38,8 @@ if TYPE_CHECKING:
     from tfdist.training import Trainer as Trainer
 
 __version__ = "0.1.0"
+
+find_temporary_folder()
 
 # public name -> (module, attribute); an attribute of None is the module itself.
 _EXPORTS: dict[str, tuple[str, str | None]] = {

@@ -7,6 +7,7 @@ All process-wide state that tfdist changes is changed here, or is listed here:
   descriptor 2, while TensorFlow is imported.
 - `threads`: TF_NUM_INTRAOP_THREADS, TF_NUM_INTEROP_THREADS and OMP_NUM_THREADS, where they are not
   set and Slurm or a container gives this task a number of CPUs.
+- `temporary`: TMPDIR, where no usual folder for temporary files can be written.
 - `log`: the logger `tfdist`, its handler and level.
 - `excepthook`: `sys.excepthook`; `sys.last_value`, when an error of tfdist ends the process.
 - `shutdown`: `atexit`, `sys.exit` (to record the code), a daemon thread for each exit action.
