@@ -49,9 +49,11 @@ test: $(STAMP)
 chaos: $(STAMP)
 	TFDIST_CHAOS=full $(PYTHON) -m pytest -m chaos -s --durations=0
 
-# Every feature under every strategy, by either transport: in `make test` each under two.
+# All features, programs and Keras' own tests under every strategy, by either transport, of which
+# `make test` has a selection.
 conformance: $(STAMP)
-	TFDIST_CONFORMANCE=full $(PYTHON) -m pytest tests/training/test_conformance.py
+	TFDIST_CONFORMANCE=full $(PYTHON) -m pytest tests/training/test_conformance.py \
+	  tests/training/test_programs.py tests/training/keras_suite tests/benchmark/test_accuracy.py
 	TFDIST_CONFORMANCE_TRANSPORT=tensorflow $(PYTHON) -m pytest tests/training/test_conformance.py -k multi_worker
 
 # Drawn programs, compared with plain Keras on one device and on two replicas: make fuzz N=200

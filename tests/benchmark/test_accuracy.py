@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from tfdist.benchmark import accuracy
@@ -29,6 +31,9 @@ def test_the_first_option_is_the_exact_one():
 
 
 @pytest.mark.cluster
+@pytest.mark.skipif(
+    os.environ.get("TFDIST_CONFORMANCE") != "full", reason="a minute; in make conformance"
+)
 def test_two_workers_train_with_each_option():
     found = accuracy.measure(1, 1, patience=300.0)
     assert list(found) == list(accuracy.OPTIONS)

@@ -30,8 +30,12 @@ PLACES = [
 
 
 # The strategies of two replicas share all but transport and where variables lie: each feature is
-# run under one device and one of the others here, and under all in `make conformance`.
-IN_TURN = ("mirrored", "multi_worker_mirrored", "central_storage", "parameter_server")
+# run under one device here, two of three under one of the others too, and all of them under all
+# in `make conformance`.
+IN_TURN = (
+    *("mirrored", "multi_worker_mirrored", "", "central_storage", "parameter_server", ""),
+    *("multi_worker_mirrored", "mirrored", ""),
+)
 
 
 def _is_selected(feature: str, strategy: str) -> bool:
