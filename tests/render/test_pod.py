@@ -155,8 +155,15 @@ def test_a_patch_reaches_every_pod(kind):
             {"containers": [{"name": "tensorflow", "$patch": "delete"}]},
             "p.yaml: spec.containers: takes out tensorflow",
         ),
-        ({"containers": [{"image": "i"}]}, "p.yaml: spec.containers: has one without a name"),
-        ({"containers": ["x"]}, "p.yaml: spec.containers: has one without a name"),
+        (
+            {"containers": [{"image": "i"}]},
+            "p.yaml: spec.containers: [{'image': 'i'}] is not",
+        ),
+        ({"containers": ["x"]}, "p.yaml: spec.containers: ['x'] is not a list of things with"),
+        (
+            {"containers": [{"name": "tensorflow", "env": ["A"]}]},
+            "p.yaml: spec.containers.tensorflow.env: ['A'] is not a list of things with names",
+        ),
         ({"containers": "x"}, "p.yaml: spec.containers: 'x' is a string; give a list"),
         ({"restartPolicy": "Always"}, "p.yaml: spec.restartPolicy: changes 'Never'"),
     ],

@@ -96,6 +96,14 @@ def test_a_mistake_is_named(tmp_path, text, said):
     assert "\n" not in str(caught.value)
 
 
+def test_anchors_that_multiply_are_refused(tmp_path):
+    text = "labels: {a: &a0 [x]}\n" + "".join(
+        f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]\n" for i in range(1, 10)
+    )
+    with pytest.raises(ConfigError, match="has more than 100000 values"):
+        Settings.from_file(file(tmp_path, text))
+
+
 def test_a_file_may_be_empty(tmp_path):
     assert Settings.from_file(file(tmp_path, "# queue: team\n")) == Settings()
 

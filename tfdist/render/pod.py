@@ -75,14 +75,24 @@ def template(
 
 
 def _check_patched(spec: Manifest, base: Mapping[str, Any], where: str) -> None:
-    containers = spec.get("containers") or []
-    if not all(isinstance(one, Mapping) and "name" in one for one in containers):
-        reject(f"{where}.containers", "has one without a name; give each its name")
+    containers = _named(f"{where}.containers", spec.get("containers"))
+    for container in containers:
+        _named(f"{where}.containers.{container['name']}.env", container.get("env"))
     if all(one["name"] != CONTAINER for one in containers):
         reject(f"{where}.containers", f"takes out {CONTAINER}, which runs the task; leave it in")
     for name, value in base.items():
         if spec.get(name) != value:
             reject(f"{where}.{name}", f"changes {quote(value)}, which the job needs; leave it out")
+
+
+def _named(where: str, items: Any) -> list[Mapping[str, Any]]:
+    if items is None:
+        return []
+    if not isinstance(items, list) or not all(
+        isinstance(one, Mapping) and isinstance(one.get("name"), str) for one in items
+    ):
+        reject(where, f"{quote(items)} is not a list of things with names; give each its name")
+    return items
 
 
 def secret_name(workload: Workload) -> str:

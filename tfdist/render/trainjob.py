@@ -98,7 +98,8 @@ def cluster_runtime(workload: Workload, settings: Settings | None = None) -> lis
     # That of each JobSet is its own name.
     del spec["network"]["subdomain"]
     container = _node(spec["replicatedJobs"][0])
-    container["env"] = [one for one in container["env"] if one["name"] != SECRET_VARIABLE]
+    env = container.get("env", [])
+    container["env"] = [one for one in env if one["name"] != SECRET_VARIABLE]
     return [runtime]
 
 
@@ -172,7 +173,7 @@ def _changes(workload: Workload, settings: Settings) -> tuple[list[Manifest], Ma
         patch["metadata"] = changed
     if spec:
         patch["spec"] = spec
-    return _node(mine)["env"], patch
+    return _node(mine).get("env", []), patch
 
 
 def _differing(mine: Mapping[str, Any], its: Mapping[str, Any]) -> Manifest:
