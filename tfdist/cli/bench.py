@@ -6,6 +6,7 @@ import functools
 import json
 import pathlib
 
+from tfdist.cli import bench_collectives
 from tfdist.cli.arguments import Parser, count
 
 _say = functools.partial(print, flush=True)
@@ -18,7 +19,13 @@ def main(argv: list[str]) -> int:
         ConfigError: The arguments are wrong.
         TfdistError: A run failed.
     """
-    others = {"peers": _peers, "accuracy": _accuracy, "loss": _loss, "growth": _growth}
+    others = {
+        "peers": _peers,
+        "accuracy": _accuracy,
+        "loss": _loss,
+        "growth": _growth,
+        "collectives": bench_collectives.main,
+    }
     if argv and argv[0] in others:
         return others[argv[0]](argv[1:])
     parser = Parser(
@@ -32,6 +39,8 @@ def main(argv: list[str]) -> int:
         "loss: how soon a lost peer is named (see: tfdist bench loss --help); "
         "growth: of a step with the model, the workers, the data and the run (see: tfdist bench "
         "growth --help); "
+        "collectives: latency and bandwidth by operation, size, transport and wire type (see: "
+        "tfdist bench collectives --help); "
         "peers: images and steps a second beside TensorFlow's, Keras' and PyTorch's own loops "
         "(see: tfdist bench peers --help)",
     )

@@ -351,6 +351,21 @@ def growth(work: Work) -> dict[str, float]:
     return growth.train(work.warm_up, work.steps, **work.options)
 
 
+def collectives(work: Work) -> dict[str, int]:
+    """Measures as a worker of `tfdist bench collectives`; the chief writes a line a row."""
+    from tfdist.benchmark.collectives import local, task
+    from tfdist.benchmark.collectives.cells import Cell, Row
+
+    def take(row: Row) -> None:
+        if os.environ["RANK"] == "0":
+            with Path(work.output).with_suffix(f".{local.ROWS}").open("a") as file:
+                file.write(json.dumps(row.to_dict()) + "\n")
+
+    options = dict(work.options)
+    task.measure([Cell(*cell) for cell in options.pop("cells")], **options, take=take)
+    return {}
+
+
 def main(text: str) -> None:
     """Does the work, and writes how long it took where this task is the chief."""
     work = Work(**json.loads(text))
