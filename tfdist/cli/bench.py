@@ -25,6 +25,7 @@ def main(argv: list[str]) -> int:
         "loss": _loss,
         "growth": _growth,
         "collectives": bench_collectives.main,
+        "prediction": _prediction,
     }
     if argv and argv[0] in others:
         return others[argv[0]](argv[1:])
@@ -41,6 +42,8 @@ def main(argv: list[str]) -> int:
         "growth --help); "
         "collectives: latency and bandwidth by operation, size, transport and wire type (see: "
         "tfdist bench collectives --help); "
+        "prediction: steps as 'tfdist plan' predicts them, and measured (see: tfdist bench "
+        "prediction --help); "
         "peers: images and steps a second beside TensorFlow's, Keras' and PyTorch's own loops "
         "(see: tfdist bench peers --help)",
     )
@@ -143,6 +146,34 @@ def _growth(argv: list[str]) -> int:
     for name in options.only:
         costs = growth.measure(name, transport=options.transport, say=_say)
         _say(f"\n{growth.table(name, costs)}\n")
+    return 0
+
+
+def _prediction(argv: list[str]) -> int:
+    from tfdist.benchmark import hardware, prediction
+
+    parser = Parser(
+        "tfdist bench prediction",
+        "Compare the steps that 'tfdist plan' predicts for workers of this machine with measured "
+        "ones; latency, bandwidth and the time of computation are measured in the same run.",
+    )
+    parser.add_argument(
+        "--workers",
+        nargs="+",
+        type=count,
+        default=[1, 2, 4],
+        metavar="N",
+        help="the numbers of workers (1 2 4)",
+    )
+    parser.add_argument(
+        "--model", choices=("resnet50", "small"), default="resnet50", help="model (resnet50)"
+    )
+    parser.add_argument("--rounds", type=count, default=3, help="rounds, alternated (3)")
+    options = parser.parse_args(argv)
+    prediction.checked(options.workers, options.rounds)
+    _say(hardware.line(hardware.describe()))
+    found = prediction.measure(options.workers, options.model, options.rounds, say=_say)
+    _say(f"\n{prediction.table(found)}")
     return 0
 
 

@@ -164,10 +164,10 @@ def _matrix(
     # The sizes of other rows are rounded to whole elements for each worker.
     columns = sorted({row.size for row in cells.get(RAW, rows)})
     width = max(len(str(cell)) for cell in cells)
-    lines = [title, " " * width + "".join(f"{size_text(size):>8}" for size in columns)]
+    lines = [title, " " * width + "".join(f"{size_text(size):>9}" for size in columns)]
     for cell, of_cell in cells.items():
         at = {min(columns, key=lambda size: abs(size - row.size)): row for row in of_cell}
-        numbers = "".join(f"{text(at[size]) if size in at else '':>8}" for size in columns)
+        numbers = "".join(f"{text(at[size]) if size in at else '':>9}" for size in columns)
         more = "" if last is None else f"{last.get(cell, ''):>7}"
         lines.append(f"{cell!s:<{width}}{numbers}{more}")
     return "\n".join(lines)

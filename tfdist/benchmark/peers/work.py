@@ -366,6 +366,18 @@ def collectives(work: Work) -> dict[str, int]:
     return {}
 
 
+def prediction(work: Work) -> dict[str, Any]:
+    """Trains for `tfdist bench prediction`."""
+    import keras
+
+    from tfdist.benchmark import prediction
+
+    def seconds(fit: Callable[..., Any], workers: int) -> float:
+        return _fit(fit, keras.callbacks.Callback, work, _data(work, workers)) / work.steps
+
+    return prediction.train(lambda: make_model(work), seconds, **work.options)
+
+
 def main(text: str) -> None:
     """Does the work, and writes how long it took where this task is the chief."""
     work = Work(**json.loads(text))
