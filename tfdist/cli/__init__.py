@@ -43,7 +43,9 @@ def main(argv: list[str] | None = None) -> int:
         return code
     except TfdistError as error:
         return excepthook.report(error)
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as error:
+        # What runs at exit would else wait for the other workers, as after work that is done.
+        sys.last_value = error
         return EXIT_INTERRUPTED
     except BrokenPipeError:
         # The reader of our output, such as `head`, has gone: it had enough.

@@ -16,7 +16,6 @@ from tfdist.cluster import Cluster
 from tfdist.errors import EXIT_DONE, ConfigError, TfdistError
 from tfdist.validation import quote
 
-EXIT_INTERRUPTED = 130
 _LEAST_BYTES, _MOST_BYTES = 4, 1 << 36
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
@@ -28,6 +27,7 @@ def main(argv: list[str]) -> int:
         ConfigError: The arguments or the cluster are wrong.
         PeerError: A worker was lost.
         TfdistError: A worker failed, or a result was wrong.
+        KeyboardInterrupt: It was interrupted.
     """
     options = _parser().parse_args(argv)
     chosen = cells.cells(options.operations, options.transports, options.wire_types)
@@ -68,11 +68,9 @@ def main(argv: list[str]) -> int:
             _as_a_task(chosen, options, take)
         else:
             local.measure(workers, chosen, options.sizes, options.seconds, take)
-    except (KeyboardInterrupt, TfdistError) as error:
+    except (KeyboardInterrupt, TfdistError):
         if speaks and rows:
             _write(rows, described, where, options)
-        if isinstance(error, KeyboardInterrupt):
-            return EXIT_INTERRUPTED
         raise
     if speaks:
         _write(rows, described, where, options)

@@ -234,13 +234,13 @@ def _counted(values: dict[str, Any]) -> dict[str, Any]:
     model = named_model(values["model"], values["image_size"], values["classes"])
     count = count_operations(model)
     shape = " x ".join(str(size) for size in model.input_shape[1:])
-    by_profiler = count.profiled_flop / 2 / max(1, count.multiply_adds)
-    name = f"{values['model']}, {shape}; TensorFlow's profiler counts {by_profiler:.3f} times that"
+    name = f"{values['model']}, {shape}"
     if count.uncounted:
         name += f"; not counted: {', '.join(count.uncounted)}"
     return {
         "name": name,
         "multiply_adds": count.multiply_adds,
+        "profiled_flop": count.profiled_flop,
         "parameters": count.parameters,
         "trainable": count.trainable,
         "activations": count.activations,

@@ -19,7 +19,7 @@ class Estimate:
     """What a run costs. Prints as a table; what is not given is left out.
 
     Attributes:
-        name: The model's name, and what is known of how it was counted.
+        name: The model's name.
         multiply_adds: Of a forward pass of one image.
         parameters: Values of all weights.
         trainable: Values of those that are trained.
@@ -27,6 +27,7 @@ class Estimate:
         batch: Images a worker and step.
         wire_bytes: Bytes of all gradients, in the type in which they are sent.
         memory: That of a replica.
+        profiled_flop: FLOP of a forward pass by TensorFlow's profiler, if it was asked.
         other_memory: Its total if something else were chosen, by what.
         images: Images an epoch, if known.
         epochs: Epochs, if known.
@@ -45,6 +46,7 @@ class Estimate:
     batch: int
     wire_bytes: float
     memory: Memory
+    profiled_flop: float | None = None
     other_memory: Mapping[str, float] = field(default_factory=dict)
     images: float | None = None
     epochs: float | None = None
@@ -96,7 +98,7 @@ class Estimate:
             name: getattr(self, name)
             for name in (
                 *("name", "multiply_adds", "parameters", "trainable", "input_bytes", "batch"),
-                *("images", "epochs", "price", "wire_bytes"),
+                *("profiled_flop", "images", "epochs", "price", "wire_bytes"),
             )
         }
         flop = self.flop
@@ -130,10 +132,13 @@ class Estimate:
         return "\n".join([*lines, *self._step_lines()])
 
     def _work_rows(self) -> list[tuple[str, str]]:
+        forward = f"{si(self.multiply_adds, '')} multiply-adds an image"
+        if self.profiled_flop is not None:
+            forward += f"; TensorFlow's profiler counts {si(self.profiled_flop, 'FLOP')}"
         rows = [
             ("model", self.name),
             ("parameters", f"{self.parameters:,.0f}, of which {self.trainable:,.0f} are trained"),
-            ("forward", f"{si(self.multiply_adds, '')} multiply-adds an image"),
+            ("forward", forward),
             (
                 "operations",
                 f"{si(self.flop_per_image, 'FLOP')} an image: x 2 x 3, forward and back",
@@ -206,7 +211,8 @@ class Estimate:
         lines = [
             "",
             head,
-            f"{'workers':>8}{'communication':>15}{'step':>10}{'efficiency':>12}{'epoch':>11}"
+            f"{'workers':>8}{'communication':>15}{'step':>10}{'efficiency':>12}"
+            + ("epoch".rjust(11) if self.images is not None else "")
             + ("price of the run".rjust(18) if prices else ""),
         ]
         for step in self.steps:
@@ -214,7 +220,8 @@ class Estimate:
             money = self.run_price(step)
             lines.append(
                 f"{step.workers:>8,}{duration(step.communication):>15}{duration(step.seconds):>10}"
-                f"{100 * step.efficiency:>10.1f} %{epoch:>11}"
+                f"{100 * step.efficiency:>10.1f} %"
+                + (f"{epoch:>11}" if epoch else "")
                 + ("" if money is None else f"{money:>18,.2f}")
             )
         return lines

@@ -9,6 +9,9 @@ from tfdist.errors import ConfigError
 from tfdist.scaling.network import Link
 from tfdist.validation import number, quote, reject
 
+# A file of all sizes has a hundred thousand.
+_MOST_CHARACTERS = 1 << 24
+
 
 def read_link(path: str, transport: str) -> Link:
     """Returns the link that was fitted to a transport's all-reduces in float32.
@@ -22,10 +25,11 @@ def read_link(path: str, transport: str) -> Link:
     """
     where = f"plan(--network): {quote(path)}"
     try:
-        found = json.loads(Path(path).read_text())
+        with Path(path).open() as file:
+            found = json.loads(file.read(_MOST_CHARACTERS))
     except OSError as error:
         raise ConfigError(f"{where} cannot be read ({error.strerror})") from None
-    except ValueError:
+    except (ValueError, RecursionError):
         raise ConfigError(f"{where} is not JSON; give a file of bench collectives --json") from None
     links = found.get("links") if isinstance(found, dict) else None
     if not isinstance(links, dict):

@@ -110,7 +110,7 @@ def fit_link(points: Sequence[tuple[float, float]], workers: int) -> Link:
     ab = sum(a * b for a, b in rows)
     a1, b1 = sum(a for a, _ in rows), sum(b for _, b in rows)
     determinant = aa * bb - ab * ab
-    if len({size for size, _ in points}) > 1 and determinant > 1e-12 * aa * bb:
+    if determinant > 1e-12 * aa * bb:
         alpha, inverse = (a1 * bb - b1 * ab) / determinant, (b1 * aa - a1 * ab) / determinant
         if alpha < 0:  # Too small to be seen.
             alpha, inverse = 0.0, b1 / bb
