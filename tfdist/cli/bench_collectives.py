@@ -14,6 +14,7 @@ from tfdist.benchmark.collectives.cells import Cell, Row
 from tfdist.cli.arguments import Parser, count, seconds
 from tfdist.cluster import Cluster
 from tfdist.errors import EXIT_DONE, ConfigError, TfdistError
+from tfdist.scaling.quantities import duration
 from tfdist.validation import quote
 
 _LEAST_BYTES, _MOST_BYTES = 4, 1 << 36
@@ -53,7 +54,7 @@ def main(argv: list[str]) -> int:
         if speaks:
             print(
                 f"{len(rows)}/{total}  {report.size_text(row.size)}  {row.cell}: "
-                f"{1e6 * row.seconds:.4g} µs, {row.bus_bandwidth / 1e9:.3g} GB/s",
+                f"{duration(row.seconds)}, {row.bus_bandwidth / 1e9:.3g} GB/s",
                 flush=True,
             )
 

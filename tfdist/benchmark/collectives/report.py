@@ -71,7 +71,7 @@ def table(rows: Sequence[Row]) -> str:
     best = max((row.bus_bandwidth for row in rows if row.cell == RAW), default=math.nan)
     share = _of_the_socket(rows, best)
     parts = [
-        _matrix("median time, µs", rows, lambda row: f"{1e6 * row.seconds:.4g}"),
+        _matrix("median time, µs", rows, _microseconds),
         _matrix(
             "algorithm bandwidth, GB/s", rows, lambda row: f"{row.algorithm_bandwidth / 1e9:.3g}"
         ),
@@ -144,6 +144,11 @@ def plot(rows: Sequence[Row], title: str, path: Path) -> None:
         figure.savefig(path, dpi=120)
     except OSError as error:
         raise ConfigError(f"plot: {str(path)!r} cannot be written ({error.strerror})") from None
+
+
+def _microseconds(row: Row) -> str:
+    value = 1e6 * row.seconds
+    return f"{value:.0f}" if value >= 1000 else f"{value:.4g}"
 
 
 def _by_cell(rows: Sequence[Row]) -> dict[Cell, list[Row]]:

@@ -27,7 +27,9 @@ from tfdist.errors import ConfigError, PeerError, TfdistError
 from tfdist.strategy.build import build_strategy
 
 _LEAST_CALLS, _MOST_CALLS = 3, 50
-_WARM_UP = 2
+# From so many seconds on a call is not warmed up twice, and made less often.
+_SLOW = 1.0
+_LEAST_SLOW_CALLS = 2
 _NUMBER_BYTES = 24  # Of a time as text, with what separates it from the next.
 
 
@@ -90,10 +92,13 @@ class Worker:
         return of_ring(self._ring, cell, size)
 
     def _row(self, cell: Cell, exercise: Exercise, seconds: float) -> Row:
-        warm = [self._call(cell, exercise) for _ in range(_WARM_UP)][-1]
+        first = self._call(cell, exercise)
+        # Decided by the chief, as each has measured another time.
+        is_slow = bool(self.group.exchange(first > _SLOW)[0])
+        warm = first if is_slow else self._call(cell, exercise)
+        least = _LEAST_SLOW_CALLS if is_slow else _LEAST_CALLS
         wanted = round(seconds / max(warm, 1e-9))
-        # The chief's count, as each has measured another time.
-        calls = self.group.exchange(max(_LEAST_CALLS, min(_MOST_CALLS, wanted)))[0]
+        calls = self.group.exchange(max(least, min(_MOST_CALLS, wanted)))[0]
         times = [self._call(cell, exercise) for _ in range(calls)]
         told = self.group.gather(json.dumps(times).encode(), _NUMBER_BYTES * (calls + 1))
         slowest = np.max([json.loads(data) for data in told], axis=0)
