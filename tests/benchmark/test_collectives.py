@@ -214,6 +214,14 @@ TWO = {"worker": ["127.0.0.1:1", "127.0.0.1:2"]}
         ("--workers 1", "bench collectives(--workers): 1 is given; allowed: 2 or more"),
         ("--workers x", "bench collectives: argument --workers: 'x' is not an integer"),
         ("--sizes 1T", "bench collectives: argument --sizes: '1T' is not a size like 64K"),
+        (
+            "--json /none/x",
+            "bench collectives(--json): '/none/x' cannot be written; give a file in",
+        ),
+        (
+            "--plot /none/x",
+            "bench collectives(--plot): '/none/x' cannot be written; give a file in",
+        ),
         ("--sizes 3", "bench collectives: argument --sizes: '3' is not a size like 64K"),
         ("--operations sum", "bench collectives: argument --operations: invalid choice: 'sum'"),
         (

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
+import os
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -31,6 +33,7 @@ def main(argv: list[str]) -> int:
         KeyboardInterrupt: It was interrupted.
     """
     options = _parser().parse_args(argv)
+    _check_outputs(options)
     chosen = cells.cells(options.operations, options.transports, options.wire_types)
     cluster = Cluster.from_environment()
     in_cluster = len(cluster.addresses) > 1
@@ -78,6 +81,19 @@ def main(argv: list[str]) -> int:
     return EXIT_DONE
 
 
+def _check_outputs(options: argparse.Namespace) -> None:
+    """Finds out before minutes of measuring whether the figures can be written."""
+    for name in ("json", "plot"):
+        path = getattr(options, name)
+        if path is not None and not os.access(Path(path).absolute().parent, os.W_OK):
+            raise ConfigError(
+                f"bench collectives(--{name}): {quote(path)} cannot be written; give a file in a "
+                "directory that is there"
+            )
+    if options.plot and importlib.util.find_spec("matplotlib") is None:
+        raise ConfigError("plot: needs matplotlib; pip install 'tfdist[plots]'")
+
+
 def _as_a_task(
     chosen: Sequence[Cell], options: argparse.Namespace, take: Callable[[Row], None]
 ) -> None:
@@ -95,13 +111,7 @@ def _write(
     print(f"\n{report.table(rows)}", flush=True)
     if options.json:
         text = json.dumps(report.to_dict(rows, described), indent=1)
-        try:
-            Path(options.json).write_text(text + "\n")
-        except OSError as error:
-            raise ConfigError(
-                f"bench collectives(--json): {quote(options.json)} cannot be written "
-                f"({error.strerror})"
-            ) from None
+        Path(options.json).write_text(text + "\n")
     if options.plot:
         title = f"{where}, {described['processor']}, {described['date']}"
         report.plot(rows, title, Path(options.plot))

@@ -25,6 +25,7 @@ _BATCH = 32
 _UTILIZATION = 0.33
 _IMAGE_SIZE, _CHANNELS = 224, 3
 _WIRE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
+_FLAG: dict[str, Any] = {"action": "store_true", "default": None}
 # What asks for an estimate; the other options change it.
 _MODELS = ("model", "multiply_adds")
 
@@ -64,9 +65,6 @@ def add_options(parser: Parser) -> list[str]:
     add("workers", "the numbers of workers to predict for (1,2,4,...,4096)", type=_counts)
     add("plot", "draw efficiency against workers, as a PNG", metavar="FILE")
     return [action.dest for action in group._group_actions]
-
-
-_FLAG: dict[str, Any] = {"action": "store_true", "default": None}
 
 
 def is_asked(options: dict[str, Any]) -> bool:

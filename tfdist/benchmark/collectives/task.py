@@ -53,7 +53,8 @@ class Worker:
             raise ConfigError(f"bench collectives: {problem or more}; let them reach each other")
         self._ring = self.group.ring
         self._raw = RawSocket(connections.to_next, connections.from_previous)
-        self._unused = (connections.news_next, connections.news_previous)
+        connections.news_next.close()
+        connections.news_previous.close()
 
     def measure(self, cells: Sequence[Cell], sizes: Sequence[int], seconds: float) -> Iterator[Row]:
         """Measures each size of a raw socket, then each size of each cell.
