@@ -204,7 +204,11 @@ def test_no_module_is_a_drawer():
 
 
 @pytest.mark.parametrize(
-    "module", ["tfdist", "tfdist.cli", "tfdist.cluster", "tfdist.launch", "tfdist.scaling.plan"]
+    "module",
+    [
+        *("tfdist", "tfdist.cli", "tfdist.cluster", "tfdist.launch", "tfdist.scaling.plan"),
+        *("tfdist.cli.plan", "tfdist.cli.bench"),
+    ],
 )
 def test_import_does_not_load_tensorflow(module):
     program = f"import sys, {module}; print(*sorted({HEAVY!r} & set(sys.modules)))"

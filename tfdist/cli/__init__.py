@@ -23,8 +23,8 @@ COMMANDS = {
     "check": ("tfdist.cli.check", "show the cluster and this task"),
     "launch": ("tfdist.cli.launch", "run a cluster of local processes"),
     "train": ("tfdist.cli.train", "train ResNet50 with any strategy"),
-    "plan": ("tfdist.cli.plan", "compute batch size and learning rate"),
-    "bench": ("tfdist.cli.bench", "measure speed, scaling, batches, input and losses"),
+    "plan": ("tfdist.cli.plan", "compute batch size, learning rate and cost"),
+    "bench": ("tfdist.cli.bench", "measure speed, scaling, batches, input, collectives, losses"),
     "profile": ("tfdist.cli.profile", "say where the time of recorded steps went"),
     "report": ("tfdist.cli.report", "draw one or several runs into one page"),
     "render": ("tfdist.cli.render", "write manifests for Kubernetes or Slurm"),
@@ -49,7 +49,9 @@ def main(argv: list[str] | None = None) -> int:
         return code
     except TfdistError as error:
         return excepthook.report(error)
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as error:
+        # What runs at exit would else wait for the other workers, as after work that is done.
+        sys.last_value = error
         return EXIT_INTERRUPTED
     except BrokenPipeError:
         # The reader of our output, such as `head`, has gone: it had enough.

@@ -1,35 +1,62 @@
-"""`tfdist plan`: compute batch size and learning rate before a run."""
+"""`tfdist plan`: compute batch size, learning rate and cost before a run."""
 
 from __future__ import annotations
 
 import argparse
+import json
+from typing import Any
 
+from tfdist.cli import plan_cost
 from tfdist.cli.arguments import Parser
 from tfdist.errors import EXIT_DONE
 from tfdist.scaling.plan import Plan
 from tfdist.scaling.rules import DECAYS, RULES
 from tfdist.scaling.scale import scale
 
+# What a plan of batch and rate needs; a cost alone does not.
+_REQUIRED = ("per_replica_batch", "num_replicas", "base_learning_rate")
+
 
 def main(argv: list[str]) -> int:
-    """Prints the plan, and the rate over the run where its length is known.
+    """Prints the plan, the rate over the run where its length is known, and what it costs.
 
     Raises:
         ConfigError: An argument is malformed, missing or out of range.
     """
-    args = vars(_parser().parse_args(argv))
+    parser, names = _parser()
+    args = vars(parser.parse_args(argv))
     as_json = args.pop("json")
-    plan = scale(**args)
+    options = {name: args.pop(name) for name in names}
+    costs = plan_cost.is_asked(options)
+    plan = None
+    if not costs or args["base_learning_rate"] is not None:
+        missing = [f"--{name}" for name in _REQUIRED if args[name] is None]
+        if missing:
+            parser.error(f"the following arguments are required: {', '.join(missing)}")
+        plan = scale(**args)
+    estimate = plan_cost.estimate(options, args) if costs else None
+    if estimate is not None and options["plot"]:
+        plan_cost.draw(estimate, options["plot"])
     if as_json:
-        print(plan.to_json(), end="")
+        found: dict[str, Any] = {} if plan is None else plan.to_dict()
+        if estimate is not None:
+            found["cost"] = estimate.to_dict()
+        print(json.dumps(found, indent=2))
         return EXIT_DONE
+    if plan is not None:
+        _print(plan)
+    if estimate is not None:
+        print(estimate if plan is None else f"\n{estimate}")
+    return EXIT_DONE
+
+
+def _print(plan: Plan) -> None:
     print(plan)
     if plan.total_steps is not None:
         print("\n     epoch        step  learning rate")
         for epoch in _epochs(plan):
             step = round(epoch * plan.total_steps / (plan.epochs or 1))
             print(f"{epoch:>10g}  {step:>10,}  {plan.learning_rate(step):>13.6g}")
-    return EXIT_DONE
 
 
 def _epochs(plan: Plan) -> list[float]:
@@ -41,11 +68,14 @@ def _epochs(plan: Plan) -> list[float]:
     return sorted(epoch for epoch in wanted if epoch <= plan.epochs)
 
 
-def _parser() -> Parser:
-    parser = Parser("tfdist plan", "Compute batch size and learning rate for many replicas.")
-    _add(parser, "per_replica_batch", int, "examples per replica and step", required=True)
-    _add(parser, "num_replicas", int, "replicas in sync", required=True)
-    _add(parser, "base_learning_rate", float, "the rate for --base_batch", required=True)
+def _parser() -> tuple[Parser, list[str]]:
+    """Returns the parser, and the names of the options about the cost."""
+    parser = Parser(
+        "tfdist plan", "Compute batch size and learning rate for many replicas, and what they cost."
+    )
+    _add(parser, "per_replica_batch", int, "examples per replica and step")
+    _add(parser, "num_replicas", int, "replicas in sync")
+    _add(parser, "base_learning_rate", float, "the rate for --base_batch")
     _add(parser, "base_batch", int, "the batch that rate was tuned for (256)", default=256)
     _add(
         parser,
@@ -78,7 +108,7 @@ def _parser() -> Parser:
         help="drop a partial last batch",
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
-    return parser
+    return parser, plan_cost.add_options(parser)
 
 
 def _add(parser: Parser, name: str, kind: object, text: str, **more: object) -> None:

@@ -174,6 +174,29 @@ def test_a_broadcast_comes_from_its_root(rings, count, root, size):
     assert all(np.array_equal(array, want) for array in arrays)
 
 
+@settings(max_examples=30, deadline=None)
+@given(st.integers(1, 5), st.integers(0, 4), SIZES)
+def test_one_worker_gathers(rings, count, root, size):
+    workers, root = rings[count], root % count
+    arrays = numbers(size, "int64", count, 0)
+    found = workers.each(lambda ring: ring.gather(arrays[ring.rank], root))
+    assert [len(each) for each in found] == [count if rank == root else 0 for rank in range(count)]
+    for got, want in zip(found[root], arrays, strict=True):
+        assert np.array_equal(got, want)
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(1, 5), st.integers(0, 4), SIZES)
+def test_one_worker_scatters(rings, count, root, size):
+    workers, root = rings[count], root % count
+    (whole,) = numbers(count * size, "float32", 1, 0)
+    pieces = [np.zeros(size, np.float32) for _ in range(count)]
+    workers.each(
+        lambda ring: ring.scatter(pieces[ring.rank], whole if ring.rank == root else None, root)
+    )
+    assert np.array_equal(np.concatenate(pieces), whole)
+
+
 def test_sums_that_overflow_are_infinite_and_no_warning(rings):
     for size in (4, 100_000):
         arrays = [np.full(size, 3e38, np.float32) for _ in range(2)]

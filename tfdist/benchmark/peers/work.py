@@ -16,6 +16,8 @@ from typing import Any
 
 import numpy as np
 
+from tfdist.benchmark.peers import own
+
 BATCH = 32
 LEARNING_RATE = 0.01
 
@@ -337,32 +339,24 @@ def until_lost(work: Work) -> float:
     return 0.0
 
 
-def accuracy(work: Work) -> dict[str, list[float]]:
-    """Trains with each option of `tfdist bench accuracy`."""
-    from tfdist.benchmark import accuracy
+def prediction(work: Work) -> dict[str, Any]:
+    """Trains for `tfdist bench prediction`."""
+    import keras
 
-    return accuracy.train(**work.options)
+    from tfdist.benchmark import prediction
 
+    def seconds(fit: Callable[..., Any], workers: int) -> float:
+        return _fit(fit, keras.callbacks.Callback, work, _data(work, workers)) / work.steps
 
-def growth(work: Work) -> dict[str, float]:
-    """Trains one size of `tfdist bench growth`."""
-    from tfdist.benchmark import growth
-
-    return growth.train(work.warm_up, work.steps, **work.options)
-
-
-def trial(work: Work) -> dict[str, float]:
-    """Trains one point of `tfdist bench scaling` or `tfdist bench batch`."""
-    from tfdist.benchmark import trial
-
-    return trial.train(**work.options)
+    return prediction.train(lambda: make_model(work), seconds, **work.options)
 
 
 def main(text: str) -> None:
     """Does the work, and writes how long it took where this task is the chief."""
     work = Work(**json.loads(text))
     task = json.loads(os.environ.get("TF_CONFIG") or "{}").get("task", {"type": "chief"})
-    result = globals()[work.program](work)
+    program = globals().get(work.program) or getattr(own, work.program)
+    result = program(work)
     name = "seconds" if isinstance(result, float) else work.program
     if task["type"] == "chief" or (task["type"], task["index"]) == ("worker", 0):
         Path(work.output).write_text(json.dumps({name: result}))

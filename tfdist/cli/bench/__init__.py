@@ -14,6 +14,8 @@ BENCHMARKS = {
     "scaling": "samples a second and efficiency with more workers or replicas",
     "batch": "samples a second by batch size, and which one to take",
     "input": "what the data pipeline delivers, stage by stage, and what steps take",
+    "collectives": "latency and bandwidth by operation, size, transport and wire type",
+    "prediction": "steps as 'tfdist plan' predicts them, and measured",
     "growth": "a step as the model, the workers, the data and the run grow",
     "accuracy": "what ways to send less cost in accuracy",
     "loss": "how soon a lost peer is named",
@@ -29,7 +31,7 @@ def main(argv: list[str]) -> int:
     """
     if argv and argv[0] in ("-h", "--help"):
         lines = ["usage: tfdist bench NAME [ARGUMENTS]", ""]
-        lines += [f"  {name:10}{text}" for name, text in BENCHMARKS.items()]
+        lines += [f"  {name:13}{text}" for name, text in BENCHMARKS.items()]
         print("\n".join([*lines, "", "'tfdist bench NAME --help' says more."]))
         return EXIT_DONE
     if not argv or argv[0] not in BENCHMARKS:

@@ -17,7 +17,7 @@ def main(argv: list[str]) -> int:
         ConfigError: The arguments are wrong.
         TfdistError: A run failed.
     """
-    from tfdist.benchmark import batch, machine
+    from tfdist.benchmark import batch, hardware
     from tfdist.benchmark.trial import Setting
     from tfdist.scaling.scale import scale
 
@@ -45,7 +45,8 @@ def main(argv: list[str]) -> int:
     setting = Setting(
         model=options.model, image_size=options.image_size, steps=options.steps, warm_up=2
     )
-    say(machine.describe())
+    described = hardware.describe()
+    say(hardware.line(described))
     speeds, end = batch.measure(setting, options.limit, say=say)
     if not speeds:
         return EXIT_INTERRUPTED
@@ -65,7 +66,7 @@ def main(argv: list[str]) -> int:
         f"{options.replicas} (linear, {options.base_learning_rate:g} for 256)"
     )
     if options.json:
-        found = {"machine": machine.describe(), "end": end, "recommended": chosen.batch}
+        found = {"hardware": described, "end": end, "recommended": chosen.batch}
         text = json.dumps({**found, "batches": batch.rows(speeds)}, indent=1)
         pathlib.Path(options.json).write_text(text + "\n")
     if options.plot:

@@ -17,8 +17,8 @@ def main(argv: list[str]) -> int:
         ConfigError: The arguments are wrong.
         TfdistError: A run failed.
     """
+    from tfdist.benchmark import hardware
     from tfdist.benchmark import input as pipeline
-    from tfdist.benchmark import machine
 
     parser = Parser(
         "tfdist bench input",
@@ -47,7 +47,8 @@ def main(argv: list[str]) -> int:
     source = data.load(
         options.dataset, data_dir=options.data_dir, image_size=options.image_size, channels=3
     )
-    say(machine.describe())
+    described = hardware.describe()
+    say(hardware.line(described))
     stages = pipeline.measure(source, options.global_batch, options.seconds, say=say)
     if not stages:
         return EXIT_INTERRUPTED
@@ -58,7 +59,7 @@ def main(argv: list[str]) -> int:
     say(f"\n{title}\n{pipeline.table(stages, need)}\n{pipeline.verdict(stages, need)}")
     if options.json:
         rates = {stage.name: stage.examples for stage in stages}
-        text = json.dumps({"machine": machine.describe(), "need": need, "stages": rates}, indent=1)
+        text = json.dumps({"hardware": described, "need": need, "stages": rates}, indent=1)
         pathlib.Path(options.json).write_text(text + "\n")
     if options.plot:
         pipeline.plot(title, stages, need, pathlib.Path(options.plot))

@@ -17,7 +17,7 @@ def main(argv: list[str]) -> int:
         ConfigError: The arguments are wrong.
         TfdistError: A run failed.
     """
-    from tfdist.benchmark import machine, scaling
+    from tfdist.benchmark import hardware, scaling
     from tfdist.benchmark.trial import Setting
 
     parser = Parser(
@@ -68,13 +68,14 @@ def main(argv: list[str]) -> int:
         image_size=options.image_size,
         steps=options.steps,
     )
-    say(machine.describe())
+    described = hardware.describe()
+    say(hardware.line(described))
     points = scaling.measure(setting, counts, say=say)
     if not points:
         return EXIT_INTERRUPTED
     say(f"\n{scaling.table(setting, points)}")
     if options.json:
-        text = json.dumps({"machine": machine.describe(), "points": scaling.rows(points)}, indent=1)
+        text = json.dumps({"hardware": described, "points": scaling.rows(points)}, indent=1)
         pathlib.Path(options.json).write_text(text + "\n")
     if options.csv:
         scaling.write_csv(points, pathlib.Path(options.csv))

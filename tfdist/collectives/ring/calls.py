@@ -22,8 +22,15 @@ from tfdist.collectives.ring.watch import Watch
 
 # Number of the call, kind, type of the array, type on the wire, elements.
 HEADER = struct.Struct("<IBBHQ")
-SUM, SCATTER, GATHER, BROADCAST = range(1, 5)
-_VERBS = {SUM: "sums", SCATTER: "sums parts of", GATHER: "gathers", BROADCAST: "broadcasts"}
+SUM, SCATTER, GATHER, BROADCAST, GATHER_ON_ONE, SCATTER_FROM_ONE = range(1, 7)
+_VERBS = {
+    SUM: "sums",
+    SCATTER: "sums parts of",
+    GATHER: "gathers",
+    BROADCAST: "broadcasts",
+    GATHER_ON_ONE: "gathers on one worker",
+    SCATTER_FROM_ONE: "scatters",
+}
 _TYPES = (
     *("", "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
     *("float16", "bfloat16", "float32", "float64", "complex64", "complex128"),
@@ -55,7 +62,7 @@ class Calls:
         """Begins a collective, which has the connections to itself within the block.
 
         Args:
-            kind: `SUM`, `SCATTER`, `GATHER` or `BROADCAST`.
+            kind: One of the kinds above, such as `SUM`.
             array: The array to send or receive.
             wire: The type on the wire; None for the array's own.
             sends: Whether this worker sends anything.

@@ -23,7 +23,9 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from tfdist.collectives.ring import rooted
 from tfdist.collectives.ring.calls import BROADCAST, GATHER, SCATTER, SUM, Call, Calls
+from tfdist.collectives.ring.chunks import CHUNK_BYTES, as_bytes, flat_view, in_chunks, room_for
 from tfdist.collectives.ring.connections import Connections
 from tfdist.collectives.ring.memory import NOWHERE, CommonMemory
 from tfdist.collectives.ring.stream import Part, Stream
@@ -31,8 +33,6 @@ from tfdist.collectives.ring.verdict import LEFT, LOST, Verdict
 from tfdist.collectives.ring.watch import Interrupts, Neighbour, Watch
 from tfdist.runtime.stall_limit import STALL_SECONDS
 
-# The unit of sending, passing on and adding.
-CHUNK_BYTES = 1 << 20
 # The total size, in bytes of all workers, up to which every worker sends its array to all others.
 SMALL_BYTES = 64 << 10
 # Segments start at multiples of it: the size of a cache line, and TensorFlow's alignment.
@@ -123,7 +123,7 @@ class Ring:
         Raises:
             RingError: A worker was lost, or makes another call. The array is undefined then.
         """
-        flat = _flat(array)
+        flat = flat_view(array)
         wire = _wire(flat, wire_type)
         if self.size == 1:
             return
@@ -165,7 +165,7 @@ class Ring:
         Raises:
             RingError: As for `all_reduce`.
         """
-        flat = _flat(array)
+        flat = flat_view(array)
         own = self.segment(flat.size, flat.itemsize, self.rank)
         if self.size > 1:
             with self._calls.begin(SCATTER, flat, None) as call:
@@ -184,12 +184,12 @@ class Ring:
         Raises:
             RingError: As for `all_reduce`.
         """
-        flat = _flat(array)
+        flat = flat_view(array)
         found = [flat] * self.size
         if self.size == 1:
             return found
         with self._calls.begin(GATHER, flat, None) as call:
-            call.send(_bytes(flat))
+            call.send(as_bytes(flat))
             for hop in range(1, self.size):
                 count, header = call.read_header(any_count=True)
                 piece = np.empty(count, flat.dtype)
@@ -197,7 +197,7 @@ class Ring:
                 passes_on = hop < self.size - 1
                 if passes_on:
                     call.send(header)
-                call.run(_whole(piece, call.send if passes_on else None), finish=not passes_on)
+                call.run(in_chunks(piece, call.send if passes_on else None), finish=not passes_on)
         return found
 
     def broadcast(self, array: np.ndarray, root: int = 0) -> None:
@@ -206,18 +206,53 @@ class Ring:
         Raises:
             RingError: As for `all_reduce`.
         """
-        flat = _flat(array)
+        flat = flat_view(array)
         if self.size == 1:
             return
         sends = self.rank != (root - 1) % self.size
         with self._calls.begin(BROADCAST, flat, None, sends=sends) as call:
             if self.rank == root:
-                call.send(_bytes(flat))
+                call.send(as_bytes(flat))
                 call.run([])
                 return
             call.read_header()
             passes_on = (self.rank + 1) % self.size != root
-            call.run(_whole(flat, call.send if passes_on else None))
+            call.run(in_chunks(flat, call.send if passes_on else None))
+
+    def gather(self, array: np.ndarray, root: int = 0) -> list[np.ndarray]:
+        """Gathers the arrays of all workers, of one type and size, on one worker.
+
+        Args:
+            array: This worker's, of one dimension.
+            root: The worker that gets them.
+
+        Returns:
+            The arrays by rank; nothing on the other workers.
+
+        Raises:
+            RingError: As for `all_reduce`.
+        """
+        flat = flat_view(array)
+        if self.size == 1:
+            return [flat]
+        return rooted.gather(self._calls, self.rank, self.size, flat, root)
+
+    def scatter(self, piece: np.ndarray, whole: np.ndarray | None, root: int = 0) -> None:
+        """Divides an array of one worker among all.
+
+        Args:
+            piece: Overwritten with this worker's part; of the same type and size on all workers.
+            whole: On `root`, the parts by rank, one after another; None elsewhere.
+            root: The worker that has them.
+
+        Raises:
+            RingError: As for `all_reduce`.
+        """
+        if self.size > 1:
+            parts = None if whole is None else flat_view(whole)
+            rooted.scatter(self._calls, self.rank, self.size, flat_view(piece), parts, root)
+        elif whole is not None:
+            np.copyto(flat_view(piece), flat_view(whole))
 
     def abort(self, reason: str) -> None:
         """Breaks the ring after a failure of this worker: the others' collectives raise at once."""
@@ -279,7 +314,7 @@ class Ring:
             call: The collective.
             greeted: Whether its header has come already.
         """
-        self._travelling = _room(self._travelling, 0 if wire is None else 2 * flat.size)
+        self._travelling = room_for(self._travelling, 0 if wire is None else 2 * flat.size)
         moved = flat if wire is None else self._travelling[: 2 * flat.size].view(wire)
         per_chunk = CHUNK_BYTES // flat.itemsize
         scratch = self._scratch.view(moved.dtype)
@@ -287,7 +322,7 @@ class Ring:
         def pass_on(at: slice) -> None:
             if wire is not None:
                 np.copyto(moved[at], flat[at], casting="unsafe")
-            call.send(_bytes(moved[at]))
+            call.send(as_bytes(moved[at]))
 
         def added(at: slice, piece: np.ndarray, last: bool) -> Callable[[], None]:
             def add() -> None:
@@ -301,7 +336,7 @@ class Ring:
             for hop in range(1, self.size):
                 for at in self._chunks(flat, (self.rank - 1 - hop) % self.size, per_chunk):
                     piece = scratch[: at.stop - at.start]
-                    yield _bytes(piece), added(at, piece, hop == self.size - 1)
+                    yield as_bytes(piece), added(at, piece, hop == self.size - 1)
 
         for at in self._chunks(flat, (self.rank - 1) % self.size, per_chunk):
             pass_on(at)
@@ -317,7 +352,7 @@ class Ring:
         def arrived(at: slice, last: bool) -> Callable[[], None]:
             def take() -> None:
                 if not last:
-                    call.send(_bytes(moved[at]))
+                    call.send(as_bytes(moved[at]))
                 if wire is not None:
                     np.copyto(flat[at], moved[at])
 
@@ -327,27 +362,15 @@ class Ring:
             if wire is not None:
                 np.copyto(moved[at], flat[at], casting="unsafe")
                 np.copyto(flat[at], moved[at])
-            call.send(_bytes(moved[at]))
+            call.send(as_bytes(moved[at]))
         for hop in range(1, self.size):
             for at in self._chunks(flat, (self.rank - hop) % self.size, per_chunk):
-                yield _bytes(moved[at]), arrived(at, hop == self.size - 1)
+                yield as_bytes(moved[at]), arrived(at, hop == self.size - 1)
 
     def _chunks(self, flat: np.ndarray, rank: int, per_chunk: int) -> Iterator[slice]:
         whole = self.segment(flat.size, flat.itemsize, rank)
         for start in range(whole.start, whole.stop, per_chunk):
             yield slice(start, min(start + per_chunk, whole.stop))
-
-
-def _flat(array: np.ndarray) -> np.ndarray:
-    """Returns the array in one dimension, sharing its memory."""
-    if not array.flags.c_contiguous:
-        raise ValueError("the array is not contiguous")
-    return array.reshape(-1)
-
-
-def _bytes(array: np.ndarray) -> memoryview:
-    """Returns the memory of an array of one dimension."""
-    return array.view(np.uint8).data
 
 
 def _wire(flat: np.ndarray, wire_type: Any) -> np.dtype[Any] | None:
@@ -357,21 +380,3 @@ def _wire(flat: np.ndarray, wire_type: Any) -> np.dtype[Any] | None:
     if wire not in WIRE_TYPES or flat.dtype != np.float32:
         raise ValueError(f"{flat.dtype} cannot travel as {wire}; allowed: float32 as a 16-bit type")
     return wire
-
-
-def _room(memory: np.ndarray, size: int) -> np.ndarray:
-    """Returns `memory` if it has at least `size` bytes, else new memory."""
-    return memory if memory.nbytes >= size else np.empty(size, np.uint8)
-
-
-def _whole(piece: np.ndarray, then: Callable[[memoryview], None] | None) -> Iterator[Part]:
-    """Yields the chunks to receive an array in, each with its action."""
-    data = _bytes(piece)
-    for start in range(0, len(data), CHUNK_BYTES):
-        chunk = data[start : start + CHUNK_BYTES]
-
-        def done(chunk: memoryview = chunk) -> None:
-            if then is not None:
-                then(chunk)
-
-        yield chunk, done

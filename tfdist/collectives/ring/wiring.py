@@ -44,10 +44,23 @@ def ring_of(strategy: tf.distribute.Strategy, group: ProcessGroup) -> tuple[Ring
     return _made[strategy]
 
 
-def _make(strategy: tf.distribute.Strategy, group: ProcessGroup) -> tuple[Ring | None, str]:
+def neighbours(
+    strategy: tf.distribute.Strategy, group: ProcessGroup
+) -> tuple[Connections | None, str]:
+    """Connects this worker with the next and the previous one; all workers call it together.
+
+    Args:
+        strategy: A strategy with several workers.
+        group: Those workers.
+
+    Returns:
+        The connections, or None on all workers, and the reason why there are none, else "".
+
+    Raises:
+        ConfigError: TFDIST_RING_PORT is malformed.
+    """
     rank, size = group.layout.worker, group.layout.workers
     hosts = _hosts(strategy, group)
-    limit = stall_seconds()
     problem = ""
     listener: socket.socket | None = None
     try:
@@ -71,14 +84,22 @@ def _make(strategy: tf.distribute.Strategy, group: ProcessGroup) -> tuple[Ring |
         if listener is not None:
             listener.close()
     connected = group.exchange(int(connections is not None))
-    if not all(connected):
-        for connection in connections or ():
-            connection.close()
-        failed = [name for name, done in zip(group.tasks, connected, strict=True) if not done]
-        return None, f"{', '.join(failed)} could not connect" + (f" ({problem})" if problem else "")
+    if all(connected):
+        return connections, ""
+    for connection in connections or ():
+        connection.close()
+    failed = [name for name, done in zip(group.tasks, connected, strict=True) if not done]
+    return None, f"{', '.join(failed)} could not connect" + (f" ({problem})" if problem else "")
+
+
+def _make(strategy: tf.distribute.Strategy, group: ProcessGroup) -> tuple[Ring | None, str]:
+    limit = stall_seconds()
+    connections, problem = neighbours(strategy, group)
+    if connections is None:
+        return None, problem
     ring = Ring(
-        rank,
-        size,
+        group.layout.worker,
+        group.layout.workers,
         connections,
         names=group.tasks,
         stall_seconds=limit,

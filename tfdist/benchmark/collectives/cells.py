@@ -1,0 +1,160 @@
+"""What can be measured, and the bandwidths that nccl-tests define."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from tfdist.errors import ConfigError
+
+ALL_REDUCE = "all_reduce"
+SOCKET = "socket"
+RING, MEMORY, TENSORFLOW = "ring", "memory", "tensorflow"
+FLOAT32 = "float32"
+ITEM_BYTES = {FLOAT32: 4, "bfloat16": 2, "float16": 2}
+WIRE_TYPES = tuple(ITEM_BYTES)
+OPERATIONS = (ALL_REDUCE, "all_gather", "reduce_scatter", "broadcast", "gather", "scatter")
+# The operations that each transport has.
+TRANSPORTS: dict[str, tuple[str, ...]] = {
+    RING: OPERATIONS,
+    MEMORY: (ALL_REDUCE,),
+    TENSORFLOW: (ALL_REDUCE, "all_gather", "broadcast"),
+}
+KB = 1024
+SIZES = tuple(KB * 4**power for power in range(10))  # 1 KB to 256 MB
+
+
+@dataclass(frozen=True)
+class Cell:
+    """An operation, and what carries it.
+
+    Attributes:
+        operation: One of `OPERATIONS`, or `SOCKET`.
+        transport: One of `TRANSPORTS`, or `SOCKET`.
+        wire_type: One of `WIRE_TYPES`; the arrays are float32 always.
+    """
+
+    operation: str
+    transport: str
+    wire_type: str = FLOAT32
+
+    def __str__(self) -> str:
+        if self.operation == SOCKET:
+            return "raw socket, both ways"
+        wire = "" if self.wire_type == FLOAT32 else f", {self.wire_type}"
+        return f"{self.operation}, {self.transport}{wire}"
+
+
+RAW = Cell(SOCKET, SOCKET)
+
+
+def cells(
+    operations: Sequence[str] = OPERATIONS,
+    transports: Sequence[str] = tuple(TRANSPORTS),
+    wire_types: Sequence[str] = WIRE_TYPES,
+) -> list[Cell]:
+    """Returns what there is of the chosen operations, transports and wire types.
+
+    Other types than float32 are those in which gradients are summed: of all-reduce only, and not in
+    memory that workers have in common, where nothing is sent.
+
+    Raises:
+        ConfigError: There is nothing of it.
+    """
+    found = [
+        Cell(operation, transport, wire)
+        for operation in operations
+        for transport in transports
+        for wire in wire_types
+        if operation in TRANSPORTS[transport]
+        and (wire == FLOAT32 or (operation == ALL_REDUCE and transport != MEMORY))
+    ]
+    if not found:
+        raise ConfigError(
+            f"bench collectives: {', '.join(transports)} with {', '.join(wire_types)} has none of "
+            f"{', '.join(operations)}; allowed: float32, and for all_reduce bfloat16 and float16"
+        )
+    return found
+
+
+def missing(chosen: Sequence[Cell]) -> list[str]:
+    """Returns what the transports of the chosen cells do not have, a line each."""
+    lines = []
+    for transport in dict.fromkeys(cell.transport for cell in chosen):
+        lacks = [each for each in OPERATIONS if each not in TRANSPORTS[transport]]
+        if lacks:
+            lines.append(f"{transport} has no {', '.join(lacks)}")
+    return lines
+
+
+def bus_factor(operation: str, workers: int) -> float:
+    """Returns the ratio of bus bandwidth to algorithm bandwidth.
+
+    As in nccl-tests (doc/PERFORMANCE.md): bus bandwidth is what the busiest link carries, to be
+    compared with the link's own. Sizes are those of the whole array, on all workers together for
+    all_gather, reduce_scatter, gather and scatter.
+
+    Args:
+        operation: One of `OPERATIONS`, or `SOCKET`.
+        workers: The number of workers.
+    """
+    part = (workers - 1) / workers
+    if operation == ALL_REDUCE:
+        return 2 * part
+    return 1.0 if operation in ("broadcast", SOCKET) else part
+
+
+@dataclass(frozen=True)
+class Row:
+    """What was measured of a cell at one size.
+
+    Attributes:
+        cell: The cell.
+        size: Bytes of the array.
+        seconds: The median of the calls' times, each that of the slowest worker.
+        fastest: The shortest of them.
+        calls: How many calls.
+        workers: The number of workers.
+    """
+
+    cell: Cell
+    size: int
+    seconds: float
+    fastest: float
+    calls: int
+    workers: int
+
+    @property
+    def algorithm_bandwidth(self) -> float:
+        """Size by time, in bytes a second."""
+        return self.size / self.seconds
+
+    @property
+    def bus_bandwidth(self) -> float:
+        """What the busiest link carries, in bytes a second."""
+        return self.algorithm_bandwidth * bus_factor(self.cell.operation, self.workers)
+
+    @property
+    def wire_bandwidth(self) -> float:
+        """The same in the type on the wire, in bytes a second."""
+        return self.bus_bandwidth * ITEM_BYTES[self.cell.wire_type] / ITEM_BYTES[FLOAT32]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns it ready for JSON."""
+        given = asdict(self)
+        return (
+            given.pop("cell")
+            | given
+            | {
+                "algorithm_bandwidth": self.algorithm_bandwidth,
+                "bus_bandwidth": self.bus_bandwidth,
+            }
+        )
+
+    @classmethod
+    def from_dict(cls, saved: dict[str, Any]) -> Row:
+        """Returns what `to_dict` wrote."""
+        cell = Cell(saved["operation"], saved["transport"], saved["wire_type"])
+        names = ("size", "seconds", "fastest", "calls", "workers")
+        return cls(cell, *(saved[name] for name in names))
