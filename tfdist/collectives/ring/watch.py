@@ -22,7 +22,7 @@ from tfdist.collectives.ring.verdict import INTERRUPTED, LEFT, LOST, RingError, 
 from tfdist.runtime.log import LOGGER
 
 # Seconds between two checks of a collective's age.
-_TICK = 2.0
+_TICK = 1.0
 # The same while a signal has not been handled yet.
 _SIGNAL_TICK = 0.05
 # Seconds to wait for the reason after a neighbour's data connection has ended.
