@@ -82,15 +82,7 @@ def test_a_log_has_the_name_of_its_task(tmp_path: Path) -> None:
     logs, program = tmp_path / "logs", "echo $SLURM_PROCID; echo e >&2"
     for rank in "012":
         done = subprocess.run(
-            [
-                *TASK[:-1],
-                "--log-dir",
-                str(logs),
-                "--",
-                "sh",
-                "-c",
-                "echo $SLURM_PROCID; echo e >&2",
-            ],
+            [*TASK[:-1], "--log-dir", str(logs), "--", "sh", "-c", program],
             env={**os.environ, **step, "SLURM_PROCID": rank},
             capture_output=True,
         )

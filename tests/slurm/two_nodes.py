@@ -22,14 +22,19 @@ import pytest
 
 from tests.chaos.harness import SOON, wait
 
-# Slurm orders them as numbers, and text does not.
+# Slurm orders them as numbers, and text does not. Where one is enough, the last one is taken.
 NODES = ("node9", "node10")
 GPUS = 2
 _PROGRAMS = ("ip", "nsenter", "unshare", "slurmctld", "slurmd", "sbatch", "munged", "mungekey")
+_CONTROLLER = "slurmctld"
 _ADDRESSES = {"node9": "10.79.0.9", "node10": "10.79.0.10"}
 _FAST = {"node9": "10.79.1.9", "node10": "10.79.1.10"}
-# A job that was put back in the queue waits so long, and a node that does not answer is down then.
-_SECONDS = 5
+# A job that was put back in the queue waits so long; the shortest time that Slurm allows.
+_DELAY = 5
+# A node that does not answer so long is down. A busy machine may be slow.
+_DOWN = 30
+# Tasks that SIGTERM does not end are killed then.
+_KILL = 4
 
 _CONFIGURATION = """
 ClusterName=tests
@@ -37,7 +42,7 @@ SlurmctldHost=node9({controller})
 SlurmUser=root
 SlurmdUser=root
 AuthType=auth/munge
-AuthInfo=socket={folder}/munge/socket,cred_expire={seconds}
+AuthInfo=socket={folder}/munge/socket,cred_expire={delay}
 CredType=cred/munge
 SlurmctldPort=16817
 SlurmdPort=16818
@@ -59,12 +64,13 @@ SelectTypeParameters=CR_CPU_Memory
 SchedulerType=sched/backfill
 SchedulerParameters=sched_interval=1,bf_interval=1
 SlurmdParameters=config_overrides
-SlurmdTimeout={seconds}
+SlurmdTimeout={down}
+KillWait={kill}
 ReturnToService=2
 MinJobAge=3600
 PropagateResourceLimits=NONE
 GresTypes=gpu
-NodeName=node9 NodeAddr={node9} CPUs=8 RealMemory=64000 Gres=gpu:{gpus}
+NodeName=node9 Weight=2 NodeAddr={node9} CPUs=8 RealMemory=64000 Gres=gpu:{gpus}
 NodeName=node10 NodeAddr={node10} CPUs=8 RealMemory=64000 Gres=gpu:{gpus}
 PartitionName=tests Nodes=node9,node10 Default=YES MaxTime=INFINITE State=UP
 """
@@ -95,7 +101,7 @@ class TwoNodes:
             pytest.skip("network namespaces cannot be made here")
         self._write()
         self._munge()
-        self._daemon("slurmctld", "node9", "slurmctld", "-D", "-c")
+        self._daemon(_CONTROLLER, "node9", "slurmctld", "-D", "-c")
         for node in NODES:
             self.power_on(node)
 
@@ -128,7 +134,9 @@ class TwoNodes:
         (folder / "gres.conf").write_text(f"Name=gpu File={folder}/gpus/gpu[0-{GPUS - 1}]\n")
         text = _CONFIGURATION.format(
             folder=folder,
-            seconds=_SECONDS,
+            delay=_DELAY,
+            down=_DOWN,
+            kill=_KILL,
             gpus=GPUS,
             controller=_ADDRESSES["node9"],
             **_ADDRESSES,
@@ -215,14 +223,18 @@ class TwoNodes:
         return "\n".join("\n".join(text.splitlines()[-15:]) for text in texts)
 
     def clear(self) -> None:
-        """Ends all jobs, and sees that none of their processes is left."""
+        """Ends all jobs, and sees that none of their processes is left and both nodes are there."""
         self.run("scancel", "--user=root")
         wait(lambda: not self.run("squeue", "-h").strip(), what="the end of all jobs")
         wait(lambda: not self._of_jobs(), what=f"the end of {self._of_jobs()}")
 
     def _of_jobs(self) -> list[psutil.Process]:
         daemons = {daemon.pid for daemon in self._daemons.values()}
-        return [p for node in NODES for p in self.processes(node) if p.pid not in daemons]
+        # The controller has a process of its own beside it.
+        theirs = daemons | {
+            p.pid for p in psutil.Process(self._daemons[_CONTROLLER].pid).children()
+        }
+        return [p for node in NODES for p in self.processes(node) if p.pid not in theirs]
 
     def close(self) -> None:
         """Ends all of it, and sees that nothing is left."""
