@@ -15,8 +15,9 @@ from tfdist.errors import ConfigError
 from tfdist.render.slurm import sbatch
 from tfdist.render.slurm_job import SlurmJob
 
+SPECS = Path(__file__).parents[2] / "cluster_specs"
 RENDER = "render slurm --workers 2 --name j --time 60"
-WORD = {
+EVERYTHING: dict[str, Any] = {
     "ps": 1,
     "evaluator": 1,
     "gpus_per_node": 4,
@@ -243,8 +244,8 @@ def test_the_command_survives_the_shell() -> None:
 
 SHAPES: dict[str, dict[str, Any]] = {
     "plain": {},
-    "all": WORD,
-    "staged": {"stage": WORD["stage"], "setup": WORD["setup"]},
+    "all": EVERYTHING,
+    "staged": {"stage": EVERYTHING["stage"], "setup": EVERYTHING["setup"]},
     "apptainer": {
         "container": "apptainer",
         "image": "my.sif",
@@ -265,7 +266,7 @@ def test_bash_reads_the_script(tmp_path: Path, shape: str) -> None:
         subprocess.run(["shellcheck", "--exclude=SC1091,SC2016", path], check=True)
 
 
-@pytest.mark.parametrize("path", sorted(Path("cluster_specs").glob("*.sbatch")), ids=str)
+@pytest.mark.parametrize("path", sorted(SPECS.glob("*.sbatch")), ids=lambda path: path.name)
 def test_a_shipped_script_has_a_time_limit(path: Path) -> None:
     assert "\n#SBATCH --time=" in path.read_text()
 

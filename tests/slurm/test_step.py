@@ -13,7 +13,7 @@ from tests.slurm.batch import Batches
 from tests.slurm.two_nodes import GPUS, TwoNodes
 from tfdist.cluster import expand_hostlist
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.chaos, pytest.mark.cluster]
 
 SEES = """
 import json, os, pathlib, subprocess, sys
@@ -122,6 +122,24 @@ def test_a_mistake_beside_a_task_that_is_stuck_ends_the_job(batches: Batches) ->
     # srun itself tells of the task that it had to kill.
     assert job.find("task 1: Killed"), job.text()
     assert not list(batches.folder.glob(".*.ends"))
+
+
+def test_both_nodes_have_the_secret_of_the_run(batches: Batches) -> None:
+    program = 'echo "SECRET $TFDIST_SECRET"; [ $SLURM_PROCID = 0 ] || eval "$OTHER"; "$@"'
+    command = ["bash", "-c", program, "bash", sys.executable, "-m", "tfdist", "check"]
+    runs = [batches.submit([*command, "--wait", "60"], name=name) for name in ("one", "two")]
+    secrets = []
+    for job in runs:
+        assert job.end() == 0, job.text()
+        first, second = (line.partition("SECRET ")[2] for line in job.find(": SECRET "))
+        assert first == second and len(first) == 64
+        secrets.append(first)
+    assert secrets[0] != secrets[1]
+    # A task that has another one is not let in.
+    env = {"OTHER": "export TFDIST_SECRET=guessed"}
+    job = batches.submit([*command, "--wait", "5"], env=env, name="three")
+    assert job.end() == 2, job.text()
+    assert job.find("1: tfdist: .* worker/0 at .* belongs to another cluster, job or secret")
 
 
 def test_host_lists_are_those_of_scontrol(nodes: TwoNodes) -> None:
