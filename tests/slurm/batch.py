@@ -70,10 +70,23 @@ class Batch:
         """How often it came back from the queue."""
         return int(self._nodes.job(self.number)["Restarts"])
 
+    def until_back(self, seconds: float = SOON) -> int:
+        """Waits until it came back from the queue once; returns the number of lines before."""
+
+        def back() -> int:
+            before = len(self.lines)
+            assert self.state not in _DONE, self.text()
+            return before if self.restarts else 0
+
+        try:
+            return int(wait(back, seconds, "its return"))
+        except AssertionError as error:
+            raise AssertionError(f"{error}\n{self.text()}") from None
+
     def end(self, seconds: float = 3 * SOON) -> int:
         """Waits for its end; returns its exit code."""
         try:
-            wait(lambda: self.state in _DONE, seconds, f"the end of job {self.number}")
+            wait(lambda: self.state in _DONE, seconds, "its end")
         except AssertionError as error:
             raise AssertionError(f"{error}\n{self.text()}") from None
         return int(self._nodes.job(self.number)["ExitCode"].partition(":")[0])
@@ -85,18 +98,19 @@ class Batch:
             for process in self._nodes.processes(node):
                 with contextlib.suppress(psutil.Error):
                     environ = process.environ()
-                    ours = environ.get("SLURM_JOB_ID") == self.number
                     around = process.parent()
+                    # srun and the batch script have a rank too, and no step.
                     if (
-                        ours
+                        environ.get("SLURM_JOB_ID") == self.number
                         and environ.get("SLURM_PROCID") == str(rank)
+                        and "SLURM_STEP_ID" in environ
                         and around is not None
                         and "task" in around.cmdline()
                     ):
                         return process
             return None
 
-        process: psutil.Process = wait(found, what=f"task {rank} on {node}\n{self.text()}")
+        process: psutil.Process = wait(found, what=f"task {rank} on {node}")
         return process
 
     def text(self) -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.chaos.harness import FULL
 from tests.slurm.batch import Batches
 from tests.slurm.two_nodes import GPUS, TwoNodes
 from tfdist.cluster import expand_hostlist
@@ -124,6 +125,7 @@ def test_a_mistake_beside_a_task_that_is_stuck_ends_the_job(batches: Batches) ->
     assert not list(batches.folder.glob(".*.ends"))
 
 
+@pytest.mark.skipif(not FULL, reason="ten seconds; with TFDIST_CHAOS=full")
 def test_both_nodes_have_the_secret_of_the_run(batches: Batches) -> None:
     program = 'echo "SECRET $TFDIST_SECRET"; [ $SLURM_PROCID = 0 ] || eval "$OTHER"; "$@"'
     command = ["bash", "-c", program, "bash", sys.executable, "-m", "tfdist", "check"]

@@ -14,18 +14,16 @@ from typing import Any
 
 import pytest
 
-from tests.chaos.harness import FULL, Programs, wait
+from tests.chaos.harness import FULL, Programs, size, wait
 from tests.slurm.batch import Batch, Batches
 
 pytestmark = [pytest.mark.chaos, pytest.mark.cluster]
 in_full = pytest.mark.skipif(not FULL, reason="half a minute; with TFDIST_CHAOS=full")
 
 JOB = [sys.executable, str(Path(__file__).parents[1] / "chaos" / "learning_job.py")]
-EVERY, EPOCHS, SPAN = 20, 2, 40  # batches between checkpoints; epochs of so many
+EVERY, SPAN = 20, 40  # batches between checkpoints, and of an epoch
+EPOCHS = size(1, 2)
 AT = EVERY + 5  # the step at which a fault comes: later than the first checkpoint
-# The tasks of each strategy; two workers beside a ps would step in any order.
-MIRRORED: dict[str, Any] = {"workers": 2}
-PARAMETER_SERVER: dict[str, Any] = {"workers": 1, "ps": 1}
 
 
 def variables(folder: Path, pause: float = 0.05, **more: Any) -> dict[str, Any]:
@@ -33,16 +31,17 @@ def variables(folder: Path, pause: float = 0.05, **more: Any) -> dict[str, Any]:
 
 
 def start(batches: Batches, env: dict[str, Any] | None = None, **job: Any) -> Batch:
-    folder = batches.folder / "checkpoints"
-    return batches.submit(JOB, env=variables(folder) | (env or {}), **MIRRORED | job)
+    # By name, so that the gradients go by wire: else these nodes would find their common memory.
+    given = variables(batches.folder / "checkpoints", TFDIST_TRANSPORT="ring") | (env or {})
+    return batches.submit(JOB, env=given, **{"workers": 2} | job)
 
 
-def steps(job: Batch, since: int = 0) -> list[int]:
-    return [int(line.rpartition(" ")[2]) for line in job.find(r": STEP \d+$", since)]
+def steps(job: Batch) -> list[int]:
+    return [int(line.rpartition(" ")[2]) for line in job.find(r": STEP \d+$")]
 
 
-def until_step(job: Batch, number: int, since: int = 0) -> None:
-    wait(lambda: max(steps(job, since), default=0) >= number, what=f"step {number}\n{job.text()}")
+def until_step(job: Batch, number: int) -> None:
+    job.until(rf": STEP {number}$")
 
 
 def end_of(job: Batch) -> str:
@@ -103,8 +102,7 @@ def test_a_task_is_killed(batches: Batches, want: str, rank: int) -> None:
     job = start(batches)
     until_step(job, AT)
     job.task(rank, ("node9", "node10")[rank]).kill()
-    wait(lambda: job.restarts == 1, what=job.text)
-    since = len(job.lines)
+    since = job.until_back()
     # It counts, as a time limit does not.
     (ends,) = batches.folder.glob(".*.ends")
     assert ends.read_text() == "138\n"
@@ -119,8 +117,8 @@ def test_the_time_limit_comes(batches: Batches, want: str) -> None:
     """Slurm looks each half minute, and may be a minute early: the job has to last as long."""
     job = start(batches, {"PAUSE": 2.0}, time="2", grace=20)
     until_step(job, 2)
-    wait(lambda: job.restarts == 1, 300, what=job.text)
-    before, since = max(steps(job)), len(job.lines)
+    since = job.until_back(300)
+    before = max(steps(job))
     assert job.find("SIGTERM"), job.text()
     # No step is lost, and no failure is counted.
     assert resumed_at(job, since) == before
@@ -136,7 +134,7 @@ def test_a_node_goes_down(batches: Batches, want: str) -> None:
     until_step(job, AT)
     nodes.power_off("node10")
     try:
-        wait(lambda: job.state == "PENDING", 180, what=job.text)
+        wait(lambda: job.state == "PENDING", 180, "the job's return to the queue")
         assert nodes.state("node10").startswith("down"), nodes.state("node10")
     finally:
         nodes.power_on("node10")
@@ -185,13 +183,13 @@ def test_two_jobs_in_one_directory(batches: Batches, want: str) -> None:
 @pytest.mark.parametrize("task", ["none", "chief/0", "ps/0", "worker/0"])
 def test_parameter_server(batches: Batches, launched: Callable[..., str], task: str) -> None:
     want = launched("--chief 1 --ps 1 --workers 1")
-    # A node for the worker.
-    job = start(batches, **PARAMETER_SERVER, workers_per_node=1)
+    # One worker, on a node of its own: two would step in any order.
+    job = start(batches, workers=1, ps=1, workers_per_node=1)
     if task != "none":
         until_step(job, AT)
         rank = ["chief/0", "ps/0", "worker/0"].index(task)
         job.task(rank, "node9" if task == "worker/0" else "node10").kill()
-        wait(lambda: job.restarts == 1, what=job.text)
+        job.until_back()
     assert end_of(job) == want
     assert job.restarts == (task != "none")
 
@@ -210,7 +208,7 @@ def test_an_evaluator_beside_a_job_that_is_disturbed(batches: Batches, programs:
     job = batches.submit(flags(there), workers=2, evaluator=1, workers_per_node=2)
     job.until("epoch 1/4 done")
     job.task(1, "node9").kill()
-    wait(lambda: job.restarts == 1, what=job.text)
+    job.until_back()
     assert job.end() == 0, job.text()
     for name in ("history.json", "evaluation.jsonl"):
         texts = [(folder / name).read_text() for folder in (here, there)]
