@@ -49,6 +49,19 @@ def test_it_stays_until_the_command_has_ended() -> None:
     task.stdout.close()
 
 
+def test_no_signal_is_its_end() -> None:
+    """Slurm may end the tasks of a step at the moment at which this one ends by itself."""
+    task = subprocess.Popen(
+        [*TASK, "sh", "-c", "echo up; sleep 0.2; exit 138"], stdout=subprocess.PIPE
+    )
+    assert task.stdout is not None
+    assert task.stdout.readline() == b"up\n"
+    while task.poll() is None:
+        task.terminate()
+    assert task.wait() == 138
+    task.stdout.close()
+
+
 def test_a_command_that_ignores_sigterm_is_killed() -> None:
     program = "import signal, time; signal.signal(15, signal.SIG_IGN); print('up', flush=True)"
     command = [sys.executable, "-c", f"{program}; time.sleep(100)"]

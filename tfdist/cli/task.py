@@ -107,7 +107,10 @@ def _run(command: list[str], log: IO[bytes] | None, grace: float | None) -> int:
             process.kill()
 
         threading.Thread(target=end, daemon=True).start()
-    return process.wait()
+    code = process.wait()
+    # Python drops its handlers as it ends, and would die by a signal that comes then.
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    return code
 
 
 def lifted(code: int) -> int:
