@@ -27,7 +27,7 @@ def test_codes(code: int, told: int) -> None:
 
 @pytest.mark.parametrize(
     ("program", "code"),
-    [("exit 0", 0), ("exit 1", 201), ("exit 138", 138), ("kill -9 $$", 138), ("kill $$", 128)],
+    [("exit 0", 0), ("exit 1", 201), ("kill -9 $$", 138), ("kill $$", 128)],
 )
 def test_of_a_command(program: str, code: int) -> None:
     assert subprocess.run([*TASK, "sh", "-c", program]).returncode == code
@@ -75,9 +75,32 @@ def test_a_command_that_ignores_sigterm_is_killed() -> None:
     task.stdout.close()
 
 
+def test_one_that_lost_a_peer_lets_that_one_end_first() -> None:
+    """Otherwise Slurm would stop the peer before its code, of a user's mistake, is known."""
+    program = """
+import sys, time
+from tfdist.cli import task
+task._LINGER = float(sys.argv[1])
+began = time.monotonic()
+code = task.main(["--", "sh", "-c", "echo up; exit 138"])
+print(code, time.monotonic() - began > 0.9)
+"""
+    command = [sys.executable, "-c", program]
+    done = subprocess.run([*command, "1"], capture_output=True, text=True)
+    assert done.stdout == "up\n138 True\n"
+    # Until it is told to stop too.
+    task = subprocess.Popen([*command, "1000"], stdout=subprocess.PIPE)
+    assert task.stdout is not None
+    assert task.stdout.readline() == b"up\n"
+    task.terminate()
+    assert task.stdout.readline().startswith(b"138 ")
+    assert task.wait() == 0
+    task.stdout.close()
+
+
 def test_what_is_for_good_is_noted(tmp_path: Path) -> None:
     record = tmp_path / "ends"
-    for program in ("exit 0", "exit 138", "exit 143", "exit 1", "exit 2"):
+    for program in ("exit 0", "exit 139", "exit 143", "exit 1", "exit 2"):
         subprocess.run([*TASK[:-1], "--record", str(record), "--", "sh", "-c", program])
     assert record.read_text() == "201\n202\n"
     nowhere = ["--record", str(tmp_path / "not" / "there"), "--", "sh", "-c", "exit 1"]

@@ -91,8 +91,9 @@ def test_two_workers_a_node_share_its_gpus(batches: Batches) -> None:
 
 def test_a_heterogeneous_job(batches: Batches) -> None:
     """Slurm sorts the nodes of its step by name: here the first part is on the last one."""
+    # Also where Slurm reserves no ports, as it does here.
     job = batches.submit(
-        [sys.executable, "-c", SEES],
+        ["env", "-u", "SLURM_STEP_RESV_PORTS", sys.executable, "-c", SEES],
         ps=1,
         workers=2,
         workers_per_node=2,

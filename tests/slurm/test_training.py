@@ -130,6 +130,20 @@ def test_the_time_limit_comes(batches: Batches, want: str) -> None:
 
 
 @in_full
+def test_told_to_stop(batches: Batches, want: str) -> None:
+    job = start(batches)
+    until_step(job, AT)
+    batches.nodes.run("scancel", "--signal=TERM", job.number)
+    since = job.until_back()
+    assert job.number in batches.nodes.run("squeue", "--me", "-h", "-o", "%A").split()
+    before = max(steps(job))
+    assert resumed_at(job, since) == before
+    assert not list(batches.folder.glob(".*.ends"))
+    assert end_of(job) == want
+    assert steps(job) == list(range(1, EPOCHS * SPAN + 1))
+
+
+@in_full
 def test_a_node_goes_down(batches: Batches, want: str) -> None:
     nodes = batches.nodes
     job = start(batches)

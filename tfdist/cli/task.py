@@ -35,6 +35,8 @@ from tfdist.render.slurm import LIFT, STOPPED
 from tfdist.validation import quote
 
 _HIGHEST = 255
+# Seconds to let a lost peer end by itself, unless this task is told to stop.
+_LINGER = 10.0
 
 
 def main(argv: list[str]) -> int:
@@ -108,6 +110,10 @@ def _run(command: list[str], log: IO[bytes] | None, grace: float | None) -> int:
 
         threading.Thread(target=end, daemon=True).start()
     code = process.wait()
+    if code == EXIT_PEER_LOST:
+        # The lost one may have failed for good and still be ending. Once this task ends, Slurm ends
+        # that one too, and its code would never be known.
+        told.wait(_LINGER)
     # Python drops its handlers as it ends, and would die by a signal that comes then.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     return code
