@@ -184,8 +184,9 @@ def test_a_mistake_of_the_user(batches: Batches, want: str) -> None:
 
 @in_full
 def test_two_jobs_in_one_directory(batches: Batches, want: str) -> None:
-    first = start(batches, {"PAUSE": 0.4})
-    until_step(first, AT)
+    # Slow enough for the second one to come, to wait and to be refused meanwhile.
+    first = start(batches, {"PAUSE": 1.0})
+    until_step(first, 2)
     # Its chief is on the other node.
     second = start(batches, {"TFDIST_WAIT": 5}, name="second", workers_per_node=2)
     assert second.end() == 2, second.text()
