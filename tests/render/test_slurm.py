@@ -364,7 +364,7 @@ def test_data_are_copied_once_a_node(stage: Stage, changes: dict[str, int]) -> N
     (source / "rows").write_text("1")
     # As on one node: the program after srun's own options.
     stage.program("srun", 'while [[ "$1" == --* ]]; do shift; done; [ "$1" = tfdist ] || "$@"')
-    asked = {**changes, "stage": [(str(source), str(target))]}
+    asked = {**changes, "stage": [(str(source), f"{target}/")]}
     assert stage.run(**asked) == 0
     assert (target / "rows").read_text() == "1"
     calls = [call for call in stage.calls() if "bash -c" in call]

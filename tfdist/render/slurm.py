@@ -111,7 +111,7 @@ def _staging(job: SlurmJob) -> list[str]:
     for source, target in job.stage:
         lines += [
             f'{indent}srun {group}--nodes="{nodes}" --ntasks="{nodes}" --ntasks-per-node=1 \\',
-            f'{indent}    bash -c "$stage" stage {shlex.join([source, target])} || exit',
+            f'{indent}    bash -c "$stage" stage {shlex.join([source, target.rstrip("/")])} || exit',
         ]
     return [*lines, *(["done"] if job.is_heterogeneous else ()), ""]
 
