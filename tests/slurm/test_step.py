@@ -142,7 +142,7 @@ def test_both_nodes_have_the_secret_of_the_run(batches: Batches) -> None:
     env = {"OTHER": "export TFDIST_SECRET=guessed"}
     job = batches.submit([*command, "--wait", "5"], env=env, name="three")
     assert job.end() == 2, job.text()
-    assert job.find("1: tfdist: .* worker/0 at .* belongs to another cluster, job or secret")
+    assert job.find(r"tfdist: .* worker/\d at .* belongs to another cluster, job or secret")
 
 
 def test_host_lists_are_those_of_scontrol(nodes: TwoNodes) -> None:

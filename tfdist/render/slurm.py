@@ -109,9 +109,10 @@ def _staging(job: SlurmJob) -> list[str]:
         lines += ["for group in 0 1; do", '    nodes="SLURM_JOB_NUM_NODES_HET_GROUP_$group"']
         nodes, group, indent = "${!nodes}", '--het-group="$group" ', "    "
     for source, target in job.stage:
+        paths = shlex.join([source, target.rstrip("/")])
         lines += [
             f'{indent}srun {group}--nodes="{nodes}" --ntasks="{nodes}" --ntasks-per-node=1 \\',
-            f'{indent}    bash -c "$stage" stage {shlex.join([source, target.rstrip("/")])} || exit',
+            f'{indent}    bash -c "$stage" stage {paths} || exit',
         ]
     return [*lines, *(["done"] if job.is_heterogeneous else ()), ""]
 
