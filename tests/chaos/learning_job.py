@@ -2,7 +2,7 @@
 
 In the environment: DIR, where checkpoints go; EPOCHS; EVERY, the batches between checkpoints;
 PAUSE, seconds that each step takes besides; NOISE, bytes that each step prints besides; RESULT, a
-file for the last line too.
+file for the last line too; MISTAKE, the step of the first epoch at which worker 1 raises.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ STEPS, BATCH = 40, 8  # an epoch
 
 def main() -> None:
     cluster = tfdist.Cluster.from_environment()
+    if tfdist.serve(cluster):
+        return
     import keras
     import numpy as np
 
@@ -47,6 +49,8 @@ def main() -> None:
                 print(f"STEP {self.epoch * STEPS + batch + 1}", flush=True)
                 if noise := int(os.environ.get("NOISE", "0")):
                     print("." * noise, flush=True)
+            if os.environ.get("MISTAKE") == str(batch + 1) and cluster.task.index == 1:
+                raise ValueError("a mistake of the user's")
             time.sleep(float(os.environ["PAUSE"]))
 
     generator = np.random.default_rng(0)

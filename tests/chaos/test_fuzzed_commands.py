@@ -83,6 +83,8 @@ COMMANDS = (
     "render tfjob --workers 2 --ps 1 --name a --image b --cpus 4 --memory 8Gi -- true",
     "render jobset --workers 2 --name a --image b --volume c:/d --gpus-per-worker 1 -- true",
     "render slurm --workers 2 --name a --cpus 4 --memory 8G -- true",
+    "render slurm --workers 4 --ps 1 --name a --time 60 --gpus-per-node 2 --workers-per-node 2 "
+    "--sbatch=--exclusive --setup true --stage /a:/b --container pyxis --image a -- true",
     "launch --workers 1 --grace 1 --restart-delay 0 --log-dir logs -- true",
     "launch --workers 1 --max-restarts 0 --stall-timeout 9 --env A=B -- true",
     "launch --spec FILE", "launch --spec FILE -- true",

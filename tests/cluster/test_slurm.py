@@ -131,6 +131,63 @@ def test_a_job_that_was_put_back_has_other_ports() -> None:
     assert Cluster.from_environment(STEP).task.port in ports
 
 
+def heterogeneous(rank: int, node: int, **change: str) -> dict[str, str]:
+    """A task of a job of two parts, as Slurm 22.05.8 describes it; the first is on node10."""
+    return {
+        **STEP,
+        "SLURM_STEP_NUM_TASKS": "5",
+        "SLURM_STEP_TASKS_PER_NODE": "2,3",  # By name, as the list.
+        "SLURM_HET_SIZE": "2",
+        "SLURM_JOB_NODELIST_HET_GROUP_0": "node10",
+        "SLURM_JOB_NODELIST_HET_GROUP_1": "node9",
+        "SLURM_PROCID": str(rank),
+        "SLURM_NODEID": str(node),
+        **change,
+    }
+
+
+def test_ranks_of_a_heterogeneous_job_go_from_group_to_group() -> None:
+    roles = {"TFDIST_ROLES": "chief:1,ps:2,worker:2"}
+    nodes = [0, 0, 0, 1, 1]
+    clusters = [
+        Cluster.from_environment(heterogeneous(rank, node, **roles))
+        for rank, node in enumerate(nodes)
+    ]
+    assert len({cluster.fingerprint() for cluster in clusters}) == 1
+    hosts = [cluster.task.host for cluster in clusters]
+    assert hosts == ["node10", "node10", "node10", "node9", "node9"]
+    names = [str(cluster.task) for cluster in clusters]
+    assert names == ["chief/0", "ps/0", "ps/1", "worker/0", "worker/1"]
+    assert len({task.address for task in clusters[0].tasks}) == 5
+
+
+def test_gpus_of_a_heterogeneous_job_are_for_its_workers() -> None:
+    def share(rank: int) -> str | None:
+        environ = heterogeneous(rank, 1, TFDIST_ROLES="chief:1,ps:2,worker:2", **all_gpus(4))
+        return share_of_gpus(environ)
+
+    assert [share(3), share(4)] == ["0,1", "2,3"]
+
+
+def test_a_step_of_one_part_of_a_heterogeneous_job() -> None:
+    environ = heterogeneous(
+        0,
+        0,
+        SLURM_STEP_NUM_TASKS="2",
+        SLURM_STEP_NODELIST="node9",
+        SLURM_STEP_TASKS_PER_NODE="2",
+    )
+    assert Cluster.from_environment(environ).task.host == "node9"
+
+
+@pytest.mark.parametrize(
+    ("nodes", "host"), [("node[9-10]", "node10-ib0"), ("node[9-10].site", "node10-ib0.site")]
+)
+def test_hosts_have_other_names_on_another_network(nodes: str, host: str) -> None:
+    environ = {**STEP, "SLURM_STEP_NODELIST": nodes, "TFDIST_HOST_SUFFIX": "-ib0"}
+    assert Cluster.from_environment(environ).task.host == host
+
+
 @pytest.mark.parametrize(
     "environ",
     [

@@ -3,17 +3,26 @@
 Where any task dies by a signal, `srun` exits with 128 plus the signal's number, whatever the codes
 of the others. So when a user's mistake ends one task with code 1 and `srun --kill-on-bad-exit` ends
 the others by SIGTERM, `srun` exits with 143, as if starting again might help. `srun` returns the
-highest of several codes: here no task dies by a signal, and 200 is added to each code for which
-starting again cannot help.
+highest of several codes: here no task dies by a signal, 200 is added to each code for which
+starting again cannot help, and a task that was told to stop ends with 128, below all that failed.
+
+A task that ignores SIGTERM is killed by Slurm half a minute after another one has failed, and then
+`srun` exits with 137 after all. So a code of 200 and above is also noted in a file.
 """
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
 
-from tfdist.cli.arguments import Parser
+from tfdist.cli.arguments import Parser, seconds
+from tfdist.cluster import Cluster
 from tfdist.errors import (
     EXIT_CONFIG,
     EXIT_DONE,
@@ -22,11 +31,12 @@ from tfdist.errors import (
     EXIT_USER_ERROR,
     ConfigError,
 )
+from tfdist.render.slurm import LIFT, STOPPED
 from tfdist.validation import quote
 
-# Added to the code of a command that failed for good (below 128).
-LIFT = 200
 _HIGHEST = 255
+# Seconds to let a lost peer end by itself, unless this task is told to stop.
+_LINGER = 10.0
 
 
 def main(argv: list[str]) -> int:
@@ -36,30 +46,87 @@ def main(argv: list[str]) -> int:
         ConfigError: There is no command.
     """
     cut = argv.index("--") if "--" in argv else len(argv)
-    Parser(
-        "tfdist task", "Run '-- COMMAND' as a task of srun; its exit code tells whether to retry."
-    ).parse_args(argv[:cut])
+    args = _parser().parse_args(argv[:cut])
     command = argv[cut + 1 :]
     if not command:
         raise ConfigError("task: no command given; add '-- COMMAND'")
+    try:
+        with _log(args.log_dir) as log:
+            code = lifted(_run(command, log, args.grace))
+    except (ConfigError, OSError) as error:
+        print(f"tfdist: {error}", file=sys.stderr)
+        code = lifted(EXIT_CONFIG)
+    if args.record is not None and code >= LIFT:
+        # Without it the code still goes through srun, unless that has to kill a task.
+        with contextlib.suppress(OSError), args.record.open("a") as record:
+            record.write(f"{code}\n")
+    return code
+
+
+def _parser() -> Parser:
+    parser = Parser(
+        "tfdist task", "Run '-- COMMAND' as a task of srun; its exit code tells whether to retry."
+    )
+    parser.add_argument(
+        "--grace", type=seconds, metavar="S", help="kill the command S seconds after SIGTERM"
+    )
+    parser.add_argument(
+        "--log-dir", type=Path, metavar="DIR", help="write to a log there, such as worker-0.log"
+    )
+    parser.add_argument(
+        "--record", type=Path, metavar="FILE", help="note a code there if it is for good"
+    )
+    return parser
+
+
+@contextlib.contextmanager
+def _log(folder: Path | None) -> Iterator[IO[bytes] | None]:
+    if folder is None:
+        yield None
+        return
+    task = Cluster.from_environment().task
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / f"{task.type}-{task.index}.log").open("ab") as log:
+        yield log
+
+
+def _run(command: list[str], log: IO[bytes] | None, grace: float | None) -> int:
     # The command handles SIGTERM, as it may have something to save. Slurm sends it to all processes
     # of a task, so forwarding it would deliver it twice; SIG_IGN would be inherited by the command.
-    signal.signal(signal.SIGTERM, lambda *_: None)
+    told = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: told.set())
     try:
-        ended = subprocess.run(command)
+        process = subprocess.Popen(command, stdout=log, stderr=log)
     except OSError as error:
-        given = quote(command[0])
-        print(f"tfdist: task: {given} cannot be run ({error.strerror})", file=sys.stderr)
-        return lifted(EXIT_CONFIG)
-    return lifted(ended.returncode)
+        raise ConfigError(f"task: {quote(command[0])} cannot be run ({error.strerror})") from None
+    if grace is not None:
+
+        def end() -> None:
+            # TensorFlow that waits for a peer ignores SIGTERM.
+            told.wait()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(grace)
+            process.kill()
+
+        threading.Thread(target=end, daemon=True).start()
+    code = process.wait()
+    if code == EXIT_PEER_LOST:
+        # The lost one may have failed for good and still be ending. Once this task ends, Slurm ends
+        # that one too, and its code would never be known.
+        told.wait(_LINGER)
+    # Python drops its handlers as it ends, and would die by a signal that comes then.
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    return code
 
 
 def lifted(code: int) -> int:
     """Returns the exit code of the task for that of its command, or its signal (below 0)."""
     if code == EXIT_DONE:
         return EXIT_DONE
-    if code < 0:
-        return EXIT_PREEMPTED if code == -signal.SIGTERM else EXIT_PEER_LOST
+    if code in (-signal.SIGTERM, EXIT_PREEMPTED):
+        return STOPPED
+    if code in (STOPPED, EXIT_PEER_LOST) or code < 0:
+        return EXIT_PEER_LOST
     if code < 128:
         # 126 and 127, the shell's codes, would exceed 255.
         return LIFT + (code if LIFT + code <= _HIGHEST else EXIT_USER_ERROR)

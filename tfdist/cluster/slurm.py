@@ -4,6 +4,8 @@ Every task of the step becomes a worker, unless TFDIST_ROLES hands out other
 roles in the order of the ranks, as in `chief:1,ps:1,worker:2`. Ports are those
 that `srun --resv-ports` reserved, or else derived from the job id, so that
 every task computes the same ones; TFDIST_PORT_BASE sets the first one by hand.
+TFDIST_HOST_SUFFIX is added to each host's name, for a network on which the hosts
+have other names, such as node1-ib0.
 """
 
 from __future__ import annotations
@@ -15,6 +17,8 @@ from tfdist.cluster.address import join_address
 from tfdist.cluster.hostlist import expand_hostlist
 from tfdist.cluster.spec import Jobs, check_jobs, check_role
 from tfdist.validation import plural, quote, reject
+
+HOST_SUFFIX = "TFDIST_HOST_SUFFIX"
 
 _PORTS = re.compile(r"([0-9]{1,5})(?:-([0-9]{1,5}))?", re.ASCII)
 _TASKS = re.compile(r"([0-9]{1,6})(?:\(x([0-9]{1,6})\))?", re.ASCII)
@@ -44,7 +48,8 @@ def parse_slurm(environ: Mapping[str, str]) -> tuple[Jobs, str, int]:
     """
     hosts, per_node, places, rank = _layout(environ)
     ports = _ports(environ, max(per_node))
-    addresses = [join_address(hosts[node], ports[local]) for node, local in places]
+    names = [_on_network(host, environ) for host in hosts]
+    addresses = [join_address(names[node], ports[local]) for node, local in places]
     jobs, role, index = assign_roles(environ, addresses, rank)
     return check_jobs(jobs, "SLURM"), role, index
 
@@ -77,6 +82,7 @@ def _layout(
     count_name = _first(environ, "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS")
     count = _integer(environ, count_name)
     per_node = _tasks_per_node(environ, len(hosts), count)
+    hosts, per_node = _by_group(environ, hosts, per_node)
     places = _distribute(environ, per_node)
     rank = _integer(environ, "SLURM_PROCID")
     if rank >= count:
@@ -145,6 +151,29 @@ def _tasks_per_node(environ: Mapping[str, str], nodes: int, count: int) -> list[
         tasks = f"{plural(count, 'task')} on {plural(nodes, 'node')}"
         reject(name, f"{quote(text)} is not for {tasks}, as the other variables have it")
     return result
+
+
+def _by_group(
+    environ: Mapping[str, str], hosts: list[str], per_node: list[int]
+) -> tuple[list[str], list[int]]:
+    """Puts the nodes of a heterogeneous job's step in the order of the ranks: group by group.
+
+    The step's own list is sorted by name there, and so are its tasks per node.
+    """
+    groups = _number(environ, "SLURM_HET_SIZE")
+    names = [f"SLURM_JOB_NODELIST_HET_GROUP_{group}" for group in range(groups)]
+    lists = [expand_hostlist(environ[name], name) for name in names if environ.get(name)]
+    ordered = [host for group in lists for host in group]
+    # A step of one group has that group's list.
+    if sorted(ordered) != sorted(hosts):
+        return hosts, per_node
+    tasks = dict(zip(hosts, per_node, strict=True))
+    return ordered, [tasks[host] for host in ordered]
+
+
+def _on_network(host: str, environ: Mapping[str, str]) -> str:
+    name, dot, domain = host.partition(".")
+    return f"{name}{environ.get(HOST_SUFFIX, '')}{dot}{domain}"
 
 
 def _distribute(environ: Mapping[str, str], per_node: list[int]) -> list[tuple[int, int]]:

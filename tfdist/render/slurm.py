@@ -1,97 +1,183 @@
 """Writes a job as a batch script for Slurm.
 
 `tfdist` in each task of the step finds its peers in Slurm's variables. Slurm
-does not act on exit codes, so the script requeues the job itself.
+does not act on exit codes, so the script puts the job back in the queue itself.
 """
 
 from __future__ import annotations
 
 import posixpath
-import re
 import shlex
 from collections.abc import Sequence
 
 from tfdist.cluster.secret import VARIABLE as SECRET_VARIABLE
-from tfdist.errors import ConfigError
-from tfdist.render.workload import GRACE_SECONDS, MAX_RESTARTS, Workload
+from tfdist.cluster.slurm import HOST_SUFFIX
+from tfdist.errors import EXIT_PREEMPTED
+from tfdist.render.slurm_job import SlurmJob
+from tfdist.render.workload import MAX_RESTARTS
+
+# Added by `tfdist task` to the code of a command that failed for good.
+LIFT = 200
+# What `tfdist task` ends with where its command was told to stop: below all that failed.
+STOPPED = 128
 
 # 64 hexadecimal digits.
 _DRAWN = "$(od -An -vtx1 -N32 /dev/urandom | tr -d ' \\n')"
-_MEMORY = re.compile(r"([0-9]+)([MGT])i?")
+# Copied beside its place and moved there, so that nobody ever sees half of it.
+_STAGE = """
+stage='
+    set -e
+    [ ! -e "$2" ] || exit 0
+    part="$2.$SLURM_JOB_ID"
+    rm -rf "$part"
+    mkdir -p "$(dirname "$2")"
+    cp -R "$1" "$part"
+    mv -T "$part" "$2" || { rm -rf "$part"; [ -e "$2" ]; }
+'
+""".strip()
+# What is left of the time to save in, to put the job back in the queue.
+_REQUEUE_SHARE = 6
 
 
-def sbatch(workload: Workload) -> str:
-    """Returns the script of a job: one task per node, or wherever CPUs are free if it has a ps.
+def sbatch(job: SlurmJob) -> str:
+    """Returns the batch script of a job.
 
-    The image, the namespace and the volume are for Kubernetes: here the command
-    runs in the environment that `sbatch` was called from.
-
-    Raises:
-        ConfigError: Slurm cannot request such CPUs or memory.
+    Without other tasks beside them, so many workers a node; else wherever there are free CPUs, or,
+    with GPUs, as a heterogeneous job, whose first part is for the other tasks, and has none.
     """
-    count = sum(workload.tasks.values())
-    memory = _MEMORY.fullmatch(workload.memory)
-    if not memory:
-        raise ConfigError(
-            f"render(--memory): {workload.memory!r} is not what Slurm takes, such as 8G or 512M"
-        )
-    if not workload.cpus.isdigit() or int(workload.cpus) < 1:
-        raise ConfigError(f"render(--cpus): {workload.cpus!r} is not a whole number of 1 or more")
-    options = [
-        f"--job-name={workload.name}",
-        f"--ntasks={count}",
-        f"--cpus-per-task={workload.cpus}",
-    ]
-    if workload.ps:
-        # Memory is for each node, and chief and ps may share one with a worker.
-        options.append(f"--mem-per-cpu={_mem_per_cpu(memory, int(workload.cpus))}")
-    else:
-        options += [
-            f"--nodes={count}",
-            "--ntasks-per-node=1",
-            f"--mem={memory[1]}{memory[2]}",
-        ]
-    if workload.gpus_per_worker:
-        # Slurm gives all tasks of a step the same.
-        options.append(f"--gpus-per-task={workload.gpus_per_worker}")
-    options += [
-        "--output=%x-%j.out",
-        "--open-mode=append",
-        "--requeue",
-        f"--signal=TERM@{GRACE_SECONDS}",
-    ]
-    lines = ["#!/bin/bash", *(f"#SBATCH {option}" for option in options), ""]
-    if workload.ps:
-        roles = ",".join(f"{role}:{count}" for role, count in workload.tasks.items())
+    lines = ["#!/bin/bash", *(f"#SBATCH {option}" for option in _options(job)), ""]
+    if job.beside:
+        roles = ",".join(f"{role}:{count}" for role, count in job.tasks.items())
         lines.append(f"export TFDIST_ROLES={roles}")
+    if job.host_suffix:
+        lines.append(f"export {HOST_SUFFIX}={job.host_suffix}")
+    cpus = "SLURM_CPUS_PER_TASK_HET_GROUP_0" if job.is_heterogeneous else "SLURM_CPUS_PER_TASK"
     lines += [
         "# Only tasks that have it take part in the job.",
         f'export {SECRET_VARIABLE}="${{{SECRET_VARIABLE}:-{_DRAWN}}}"',
         "# srun does not take over --cpus-per-task since Slurm 22.05.",
-        'export SRUN_CPUS_PER_TASK="$SLURM_CPUS_PER_TASK"',
+        f'export SRUN_CPUS_PER_TASK="${cpus}"',
         "",
+        *([*job.setup, ""] if job.setup else ()),
+        *_staging(job),
+        *_step(job),
+        *_ending(),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _options(job: SlurmJob) -> list[str]:
+    per_cpu = f"--mem-per-cpu={-(-job.megabytes // job.cpus)}M"
+    apart = [
+        f"--nodes={job.workers // job.workers_here}",
+        f"--ntasks-per-node={job.workers_here}",
+        *([f"--gres=gpu:{job.gpus_here}"] if job.gpus_here else ()),
+    ]
+    if job.is_heterogeneous:
+        # All parts have to ask for memory in the same way.
+        parts = [
+            [f"--ntasks={sum(job.beside.values())}", per_cpu],
+            [f"--ntasks={job.workers}", *apart, per_cpu],
+        ]
+    elif job.beside:
+        # Memory is for each node, and these tasks may share one with a worker.
+        parts = [[f"--ntasks={sum(job.tasks.values())}", per_cpu]]
+    else:
+        memory = f"--mem={job.megabytes * job.workers_here}M"
+        parts = [[f"--ntasks={job.workers}", *apart, memory]]
+    named = {"time": job.time, "partition": job.partition, "account": job.account, "qos": job.qos}
+    common = [
+        f"--cpus-per-task={job.cpus}",
+        *(f"--{option}={value}" for option, value in named.items() if value is not None),
+        "--requeue",
+        f"--signal=TERM@{job.grace}",
+        *job.options,
+    ]
+    output = ["--output=%x-%j.out", "--open-mode=append"]
+    options = [f"--job-name={job.name}", *parts[0], *output, *common]
+    for part in parts[1:]:
+        options += ["hetjob", *part, *common]
+    return options
+
+
+def _staging(job: SlurmJob) -> list[str]:
+    if not job.stage:
+        return []
+    lines = ["# To each node's disk, once a node.", _STAGE]
+    nodes, group, indent = "$SLURM_JOB_NUM_NODES", "", ""
+    if job.is_heterogeneous:
+        lines += ["for group in 0 1; do", '    nodes="SLURM_JOB_NUM_NODES_HET_GROUP_$group"']
+        nodes, group, indent = "${!nodes}", '--het-group="$group" ', "    "
+    for source, target in job.stage:
+        paths = shlex.join([source, target.rstrip("/")])
+        lines += [
+            f'{indent}srun {group}--nodes="{nodes}" --ntasks="{nodes}" --ntasks-per-node=1 \\',
+            f'{indent}    bash -c "$stage" stage {paths} || exit',
+        ]
+    return [*lines, *(["done"] if job.is_heterogeneous else ()), ""]
+
+
+def _step(job: SlurmJob) -> list[str]:
+    srun = "srun --kill-on-bad-exit=1 --distribution=block"
+    srun += " --het-group=0,1" if job.is_heterogeneous else ""
+    srun += "" if job.log_dir else " --label"
+    task = f"{_wrapper(job.command)} task"
+    task += f' --grace {job.grace - job.grace // _REQUEUE_SHARE} --record "$ends"'
+    task += f" --log-dir {shlex.quote(job.log_dir)}" if job.log_dir else ""
+    return [
+        "# The ends that count are noted here until the job is over.",
+        'ends="$PWD/.$SLURM_JOB_NAME-$SLURM_JOB_ID.ends"',
         "code=0",
-        "srun --label --kill-on-bad-exit=1 --distribution=block \\",
-        f"    {_wrapper(workload.command)} task -- \\",
-        f"    {shlex.join(workload.command)} || code=$?",
-        "# 200 and above, by 'tfdist task': failed for good, with that code less 200.",
-        "# 128 and above: a peer was lost, or the task was told to stop. Go on from the",
-        "# last checkpoint.",
-        'if [ "$code" -ge 200 ]; then',
-        "    code=$((code - 200))",
-        f'elif [ "$code" -ge 128 ] && [ "${{SLURM_RESTART_COUNT:-0}}" -lt {MAX_RESTARTS} ]; then',
+        f"{srun} \\",
+        *(f"    {words} \\" for words in _container(job)),
+        f"    {task} -- \\",
+        f"    {shlex.join(job.command)} || code=$?",
+    ]
+
+
+def _container(job: SlurmJob) -> list[str]:
+    """Returns the words between `srun` and the command, a line each."""
+    if job.image is None:
+        return []
+    image = shlex.quote(job.image)
+    if job.container == "pyxis":
+        mounts = ",".join(["$PWD:$PWD", *job.mounts])
+        return [
+            f'--container-image={image} --container-mounts="{mounts}"',
+            '--container-workdir="$PWD"',
+        ]
+    binds = " ".join(f"--bind {shlex.quote(mount)}" for mount in job.mounts)
+    nvidia = "--nv " if job.gpus_here else ""
+    return [f'apptainer exec {nvidia}--bind "$PWD" --pwd "$PWD" {binds}'.rstrip(), image]
+
+
+def _ending() -> list[str]:
+    return [
+        "# A task that failed for good has noted its code; srun may give another, if it had to",
+        "# kill a task that was stuck.",
+        'if noted=$(grep -s -m 1 "^2" "$ends"); then code=$noted; fi',
+        f"# {LIFT} and above, by 'tfdist task': failed for good, with that code less {LIFT}.",
+        f"# {STOPPED}, by 'tfdist task': told to stop, as before the time limit. Other codes above",
+        f"# it: a peer was lost, which may happen {MAX_RESTARTS} times. Go on from the last",
+        "# checkpoint.",
+        "again=",
+        f'if [ "$code" -ge {LIFT} ]; then',
+        f"    code=$((code - {LIFT}))",
+        f'elif [ "$code" -eq {STOPPED} ]; then',
+        f"    code={EXIT_PREEMPTED} again=1",
+        f'elif [ "$code" -gt {STOPPED} ]; then',
+        '    echo "$code" >>"$ends"',
+        f'    [ "$(grep -c . "$ends")" -gt {MAX_RESTARTS} ] || again=1',
+        "fi",
+        'if [ "$again" ]; then',
         '    scontrol requeue "$SLURM_JOB_ID"',
+        "else",
+        '    rm -f "$ends"',
         "fi",
         'exit "$code"',
     ]
-    return "\n".join(lines) + "\n"
 
 
 def _wrapper(command: Sequence[str]) -> str:
     """Returns the `tfdist` to run the command with: the command itself where it is one."""
     return shlex.quote(command[0]) if posixpath.basename(command[0]) == "tfdist" else "tfdist"
-
-
-def _mem_per_cpu(memory: re.Match[str], cpus: int) -> str:
-    megabytes = int(memory[1]) * {"M": 1, "G": 1024, "T": 1024**2}[memory[2]]
-    return f"{-(-megabytes // cpus)}M"

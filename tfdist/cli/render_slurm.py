@@ -1,0 +1,87 @@
+"""`tfdist render slurm`: write a job's batch script for Slurm to stdout."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import sys
+
+from tfdist.cli.arguments import Parser, count
+from tfdist.errors import EXIT_DONE
+from tfdist.render.slurm import sbatch
+from tfdist.render.slurm_job import CONTAINERS, SlurmJob
+from tfdist.render.workload import GRACE_SECONDS
+from tfdist.validation import quote
+
+
+def main(argv: list[str]) -> int:
+    """Writes the batch script that the arguments describe.
+
+    Raises:
+        ConfigError: An argument is malformed or missing, or at odds with another.
+    """
+    cut = argv.index("--") if "--" in argv else len(argv)
+    given = vars(_parser().parse_args(argv[:cut]))
+    job = SlurmJob(command=argv[cut + 1 :], **given)
+    script = sbatch(job)
+    if job.time is None and not any(option.startswith(("--time", "-t")) for option in job.options):
+        print(
+            "tfdist: render(--time): not given; the partition's limit holds, and where it has none "
+            f"the save {job.grace} seconds before it never comes; give one, such as 1-00:00:00",
+            file=sys.stderr,
+        )
+    # A command may have several lines. The first line of a script has to be its interpreter.
+    made_by = "# " + shlex.join(["tfdist", "render", "slurm", *argv]).replace("\n", "\n# ")
+    interpreter, _, rest = script.partition("\n")
+    print(f"{interpreter}\n{made_by}\n{rest}", end="")
+    return EXIT_DONE
+
+
+def _pair(text: str) -> tuple[str, str]:
+    source, colon, target = text.partition(":")
+    if not colon:
+        raise argparse.ArgumentTypeError(f"{quote(text)} is not like /FROM:/TO")
+    return source, target
+
+
+def _parser() -> Parser:
+    parser = Parser(
+        "tfdist render slurm", "Write a batch script that runs '-- COMMAND' in every task."
+    )
+    add = parser.add_argument
+    add("--name", required=True, help="name of the job")
+    tasks = parser.add_argument_group("tasks")
+    add = tasks.add_argument
+    add("--workers", type=count, required=True, metavar="N", help="worker tasks")
+    add("--ps", type=count, default=0, metavar="N", help="parameter servers; adds a chief")
+    add("--evaluator", type=count, default=0, metavar="N", help="evaluators")
+    add("--workers-per-node", type=count, metavar="N", help="workers of each node (1)")
+    add("--gpus-per-node", type=count, default=0, metavar="N", help="GPUs that each node has")
+    add("--gpus-per-worker", type=count, default=0, metavar="N", help="GPUs of each worker")
+    add("--cpus", type=count, default=4, metavar="N", help="CPUs of each task (4)")
+    add("--memory", default="8G", help="memory of each task (8G)")
+    queue = parser.add_argument_group("in the queue")
+    add = queue.add_argument
+    add("--time", help="time limit, such as 90 (minutes) or 1-12:00:00")
+    help = f"seconds to save in before the time limit ({GRACE_SECONDS})"
+    add("--grace", type=count, default=GRACE_SECONDS, metavar="S", help=help)
+    add("--partition", help="partition")
+    add("--account", help="account")
+    add("--qos", help="quality of service")
+    help = "one more option of sbatch, such as --sbatch=--exclusive (repeatable)"
+    add("--sbatch", dest="options", action="append", default=[], metavar="OPTION", help=help)
+    nodes = parser.add_argument_group("on the nodes")
+    add = nodes.add_argument
+    help = "a line of shell before the tasks start, such as 'module load cuda' (repeatable)"
+    add("--setup", action="append", default=[], metavar="LINE", help=help)
+    help = "run the tasks in a container of --image"
+    add("--container", choices=CONTAINERS, help=help)
+    add("--image", help="image of the container, with tfdist in it")
+    help = "a directory for the container, beside the job's own (repeatable)"
+    add("--mount", dest="mounts", action="append", default=[], metavar="/FROM:/TO", help=help)
+    help = "copy FROM to each node's disk first, unless TO is there (repeatable)"
+    add("--stage", action="append", type=_pair, default=[], metavar="/FROM:/TO", help=help)
+    help = "end of the hosts' names on the network to use, such as --host-suffix=-ib0"
+    add("--host-suffix", metavar="SUFFIX", help=help)
+    add("--log-dir", metavar="DIR", help="a log of each task, such as DIR/worker-0.log")
+    return parser
