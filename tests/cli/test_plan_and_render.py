@@ -50,7 +50,7 @@ RENDER = "render tfjob --workers 2 --name job --image i"
             "tfdist: scale(epochs): 0.0 is given; allowed: a finite number above 0",
         ),
         (" ".join(GOYAL) + " --boundaries x", "tfdist: plan: argument --boundaries: 'x' is not"),
-        ("render", "tfdist: render: the following arguments are required: kind"),
+        ("render", "tfdist: render: no kind is given; allowed: jobset, trainjob"),
         (RENDER, "tfdist: render: no command given; add '-- COMMAND'"),
         ("render tfjob --workers 2 --name job -- x", "tfdist: render(--image): missing"),
         ("render tfjob --workers 0 --name j --image i -- x", "tfdist: render(--workers): 0"),

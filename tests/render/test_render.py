@@ -33,7 +33,9 @@ def test_there_are_scripts_with_and_without_gpus():
 def test_help_lists_the_kinds(capsys):
     assert main(["render", "--help"]) == 0
     said = capsys.readouterr().out
-    assert all(f"\n  {kind} " in said for kind in ("jobset", "trainjob", "runtime", "tfjob", "slurm"))
+    assert all(
+        f"\n  {kind} " in said for kind in ("jobset", "trainjob", "runtime", "tfjob", "slurm")
+    )
 
 
 @pytest.mark.parametrize("arguments", ["", "helm", "--workers 2 tfjob", "tfjobs"])
