@@ -4,6 +4,7 @@ import configparser
 import re
 import shutil
 import subprocess
+import sys
 from fnmatch import fnmatch
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 from packaging.requirements import Requirement
 
 ROOT = Path(__file__).parents[1]
+HADOLINT = shutil.which("hadolint", path=Path(sys.executable).parent) or shutil.which("hadolint")
 ENGINE = shutil.which("podman") or shutil.which("buildah")
 KEYWORDS = {"ARG", "CMD", "COPY", "ENV", "FROM", "RUN", "USER", "WORKDIR"}
 
@@ -83,6 +85,12 @@ def test_the_dockerfile_keeps_the_rules():
 def test_each_rule_finds_its_fault(old, new, said):
     assert old in DOCKERFILE
     assert any(said in fault for fault in faults(DOCKERFILE.replace(old, new)))
+
+
+@pytest.mark.skipif(HADOLINT is None, reason="no hadolint here")
+def test_hadolint_has_nothing_to_say():
+    result = subprocess.run([HADOLINT, ROOT / "Dockerfile"], capture_output=True, text=True)
+    assert (result.returncode, result.stdout) == (0, "")
 
 
 def is_sent(path):

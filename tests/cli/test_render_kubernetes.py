@@ -81,6 +81,10 @@ def test_a_command_of_several_lines_stays_a_comment(capsys):
     assert one["template"]["spec"]["template"]["spec"]["containers"][0]["command"] == command[1:]
 
 
+def test_a_program_may_call_its_strategies_what_it_likes(capsys):
+    job(capsys, command=["--", "python", "train.py", "--strategy", "mirrored"])
+
+
 def test_a_runtime_needs_neither_workers_nor_a_command(capsys):
     assert main(["render", "runtime", "--name", "tfdist", "--image", "i"]) == 0
     (found,) = yaml.safe_load_all(capsys.readouterr().out)

@@ -108,10 +108,10 @@ def test_a_job_in_a_shared_runtime_brings_what_is_its_own():
 @pytest.mark.parametrize(
     ("values", "ps", "said"),
     [
-        ({"priorityClassName": "high"}, 0, "cannot give its pods priorityClassName"),
-        ({"envFrom": [{"secretRef": {"name": "s"}}]}, 0, "cannot give its pods envFrom"),
-        ({"gang": "volcano"}, 0, "cannot give its pods gang"),
-        ({"ttlSecondsAfterFinished": 0}, 0, "cannot give its pods ttl"),
+        ({"priorityClassName": "high"}, 0, "cannot change its runtime's priorityClassName"),
+        ({"envFrom": [{"secretRef": {"name": "s"}}]}, 0, "cannot change its runtime's envFrom"),
+        ({"gang": "volcano"}, 0, "cannot change its runtime's gang"),
+        ({"ttlSecondsAfterFinished": 0}, 0, "cannot change its runtime's ttlSec"),
         ({}, 1, "has no parameter servers"),
     ],
 )

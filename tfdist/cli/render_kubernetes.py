@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 import shlex
 from argparse import ArgumentTypeError, Namespace
 from collections.abc import Callable
@@ -160,7 +161,9 @@ def _settings(args: Namespace) -> Settings:
 
 
 def _check_strategy(workload: Workload) -> None:
-    """Rejects a strategy, named in the command, that the job's tasks do not fit."""
+    """Rejects a strategy, named to `tfdist train`, that the job's tasks do not fit."""
+    if not {"tfdist", "train"} <= {posixpath.basename(word) for word in workload.command}:
+        return  # What a program of the user's calls so is its own.
     words = [part for word in workload.command for part in word.split("=", 1)]
     after = [name for flag, name in zip(words, words[1:], strict=False) if flag == "--strategy"]
     strategy = kinds.BY_NAME.get(after[-1]) if after else None

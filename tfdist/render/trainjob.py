@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, NoReturn
 
 from tfdist.cluster.secret import VARIABLE as SECRET_VARIABLE
 from tfdist.render import jobset
@@ -152,8 +152,8 @@ def _changes(workload: Workload, settings: Settings) -> tuple[list[Manifest], Ma
     """Returns the variables of a TrainJob's tasks, and its changes to its runtime's pods."""
     if workload.ps:
         reject("render(--runtime)", "has no parameter servers; leave it out, for one of the job's")
-    for name in ("ttl", "gang"):
-        if getattr(settings, name) is not None:
+    for name, value in (("ttlSecondsAfterFinished", settings.ttl), ("gang", settings.gang)):
+        if value is not None:
             _reject_as_runtimes(name)
     settings = replace(settings, deadline=None)
     mine, its = (_job(workload, one, "worker") for one in (settings, Settings()))
@@ -180,9 +180,9 @@ def _differing(mine: Mapping[str, Any], its: Mapping[str, Any]) -> Manifest:
     return {name: value for name, value in mine.items() if value != its.get(name)}
 
 
-def _reject_as_runtimes(name: str) -> None:
+def _reject_as_runtimes(name: str) -> NoReturn:
     reject(
         "render(--runtime)",
-        f"a TrainJob cannot give its pods {name}; have the runtime give it ('tfdist render "
-        "runtime'), or leave --runtime out",
+        f"a TrainJob cannot change its runtime's {name}; give it to 'tfdist render runtime', or "
+        "leave --runtime out",
     )
