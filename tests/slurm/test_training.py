@@ -190,7 +190,7 @@ def test_two_jobs_in_one_directory(batches: Batches, want: str) -> None:
     # Its chief is on the other node.
     second = start(batches, {"TFDIST_WAIT": 5}, name="second", workers_per_node=2)
     assert second.end() == 2, second.text()
-    assert second.find(r"checkpoint_dir: .* is in use by another job \(process \d+ on node9\)")
+    assert second.find(r"checkpoint_dir: .* is in use by another job \(process \d+ on node9, ")
     assert second.restarts == 0 and not steps(second)
     assert end_of(first) == want
     assert first.restarts == 0
