@@ -136,9 +136,11 @@ class Row:
         return self.algorithm_bandwidth * bus_factor(self.cell.operation, self.workers)
 
     @property
-    def wire_bandwidth(self) -> float:
-        """The same in the type on the wire, in bytes a second."""
-        return self.bus_bandwidth * ITEM_BYTES[self.cell.wire_type] / ITEM_BYTES[FLOAT32]
+    def best_wire_bandwidth(self) -> float:
+        """The bus bandwidth of the fastest call, of bytes that are sent, in bytes a second."""
+        factor = bus_factor(self.cell.operation, self.workers)
+        sent = self.size * ITEM_BYTES[self.cell.wire_type] / ITEM_BYTES[FLOAT32]
+        return factor * sent / self.fastest
 
     def to_dict(self) -> dict[str, Any]:
         """Returns it ready for JSON."""

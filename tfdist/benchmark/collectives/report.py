@@ -11,6 +11,7 @@ from tfdist.benchmark.collectives.cells import (
     ALL_REDUCE,
     FLOAT32,
     KB,
+    MEMORY,
     RAW,
     SOCKET,
     Cell,
@@ -68,18 +69,16 @@ def table(rows: Sequence[Row]) -> str:
     """Returns times, bandwidths, the fitted links and what was not there."""
     if not rows:
         return "nothing was measured"
-    best = max((row.bus_bandwidth for row in rows if row.cell == RAW), default=math.nan)
-    share = _of_the_socket(rows, best)
     parts = [
         _matrix("median time, µs", rows, _microseconds),
         _matrix(
             "algorithm bandwidth, GB/s", rows, lambda row: f"{row.algorithm_bandwidth / 1e9:.3g}"
         ),
         _matrix(
-            "bus bandwidth, GB/s; its best on the wire, of the raw socket's best",
+            "bus bandwidth, GB/s; of the fastest call's bytes on the wire, % of the raw socket's",
             rows,
             lambda row: f"{row.bus_bandwidth / 1e9:.3g}",
-            share,
+            _of_the_socket(rows),
         ),
     ]
     lines = [
@@ -178,10 +177,15 @@ def _matrix(
     return "\n".join(lines)
 
 
-def _of_the_socket(rows: Sequence[Row], best: float) -> dict[Cell, str]:
+def _of_the_socket(rows: Sequence[Row]) -> dict[Cell, str]:
     """Returns the percentage of the raw socket's bandwidth, of cells that send."""
-    return {
-        cell: f"{100 * max(row.wire_bandwidth for row in of_cell) / best:.0f} %"
+    best = {
+        cell: max(row.best_wire_bandwidth for row in of_cell)
         for cell, of_cell in _by_cell(rows).items()
-        if cell.transport != "memory" and math.isfinite(best)
+    }
+    socket = best.get(RAW, math.nan)
+    return {
+        cell: f"{100 * each / socket:.0f} %"
+        for cell, each in best.items()
+        if cell.transport != MEMORY and math.isfinite(socket)
     }
