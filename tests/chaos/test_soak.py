@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.chaos, pytest.mark.cluster]
 
 SECONDS = float(os.environ.get("TFDIST_CHAOS_SOAK", "1800"))
 SEED = os.environ.get("TFDIST_CHAOS_SEED", "soak")
-STALL = 8.0
+STALL = 15.0
 # A job that is broken so often makes about so many steps a second, the restarts included.
 STEPS_A_SECOND = 3.0
 

@@ -54,7 +54,10 @@ RENDER = "render tfjob --workers 2 --name job --image i"
         (RENDER, "tfdist: render: no command given; add '-- COMMAND'"),
         ("render tfjob --workers 2 --name job -- x", "tfdist: render(--image): missing"),
         ("render tfjob --workers 0 --name j --image i -- x", "tfdist: render(--workers): 0"),
-        ("render pod --workers 1 --name j -- x", "tfdist: render: 'pod' is given first; allowed: jobset, "),
+        (
+            "render pod --workers 1 --name j -- x",
+            "tfdist: render: 'pod' is given first; allowed: jobset, ",
+        ),
     ],
 )
 def test_mistakes_are_one_line(words, message, capsys):
