@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 
 import pytest
 
@@ -95,3 +96,18 @@ def test_two_workers_are_measured(tmp_path, capfd):
         assert [row["count"] for row in csv.DictReader(file)] == ["1", "2"]
     assert "weak scaling, small_cnn" in said
     assert (tmp_path / "plot.png").stat().st_size > 10_000
+
+
+@pytest.mark.cluster
+@pytest.mark.skipif(
+    os.environ.get("TFDIST_CONFORMANCE") != "full", reason="half a minute; in make conformance"
+)
+def test_batches_are_measured_and_one_is_recommended(tmp_path, capfd):
+    file = tmp_path / "batch.json"
+    setting = "--limit 2 --model small_cnn --image_size 16 --steps 2 --replicas 4"
+    assert main(["bench", "batch", *setting.split(), "--json", str(file)]) == 0
+    said = capfd.readouterr().out
+    found = json.loads(file.read_text())
+    assert [row["batch"] for row in found["batches"]] == [1, 2]
+    assert found["recommended"] in (1, 2)
+    assert f"learning rate {0.1 * 4 * found['recommended'] / 256:.4g} for" in said
