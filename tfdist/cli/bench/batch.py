@@ -62,7 +62,7 @@ def main(argv: list[str]) -> int:
     say(f"\n{title}; it ended as {end}\n{batch.table(speeds)}")
     say(
         f"recommended: {chosen.batch}, the smallest that reaches {100 * batch.SATURATED:.0f} % of "
-        f"the best speed; learning rate {plan.learning_rate:.4g} for {plan.global_batch} on "
+        f"the best speed; learning rate {plan.peak_learning_rate:.4g} for {plan.global_batch} on "
         f"{options.replicas} (linear, {options.base_learning_rate:g} for 256)"
     )
     if options.json:
