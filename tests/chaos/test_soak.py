@@ -40,7 +40,7 @@ class Soak:
 
     def _start(self) -> Program:
         flags = (
-            f"--workers 2 --grace 4 --restart-delay 0.1 --max-restarts 1000 --stall-timeout {STALL}"
+            f"--workers 2 --grace 30 --restart-delay 0.1 --max-restarts 1000 --stall-timeout {STALL}"
         )
         self._since = 0
         return self._programs.launch(
