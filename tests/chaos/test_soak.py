@@ -39,7 +39,8 @@ class Soak:
         self._since = 0  # The line of the job from which on its present run speaks.
 
     def _start(self) -> Program:
-        flags = f"--workers 2 --grace 30 --restart-delay 0.1 --max-restarts 1000 --stall-timeout {STALL}"
+        flags = "--workers 2 --grace 30 --restart-delay 0.1 --max-restarts 1000"
+        flags += f" --stall-timeout {STALL}"
         self._since = 0
         return self._programs.launch(
             flags,
