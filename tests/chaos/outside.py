@@ -32,14 +32,17 @@ def make_outside() -> Iterator[Outside]:
     """Makes a namespace, or skips the test where that cannot be done."""
     if os.geteuid() != 0:
         pytest.skip("makes a network namespace, which needs root")
-    made = Outside(f"tfdist-test-{os.getpid()}", "10.78.0.1")
-    here, there = f"t{os.getpid()}", "outside"
+    # Rows of tests run at once: each has a network of its own.
+    number = os.getpid()
+    network = f"10.{64 + (number >> 8) % 64}.{number % 256}"
+    made = Outside(f"tfdist-test-{number}", f"{network}.1")
+    here, there = f"t{number}", "outside"
     commands = [
         ["ip", "netns", "add", made.name],
         ["ip", "link", "add", here, "type", "veth", "peer", "name", there, "netns", made.name],
         ["ip", "addr", "add", f"{made.address}/24", "dev", here],
         ["ip", "link", "set", here, "up"],
-        ["ip", "-n", made.name, "addr", "add", "10.78.0.2/24", "dev", there],
+        ["ip", "-n", made.name, "addr", "add", f"{network}.2/24", "dev", there],
         ["ip", "-n", made.name, "link", "set", there, "up"],
     ]
     try:
