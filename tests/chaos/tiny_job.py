@@ -117,7 +117,8 @@ def main() -> None:
     trainer = tfdist.Trainer(model, checkpoint_dir=folder, checkpoint_steps=every)
     data: dict[str, Any] = {"x": read}
     if cluster.has_ps:
-        data = {"x": rows, "y": targets, "batch_size": BATCH}
+        # The row that is not a number comes in its turn.
+        data = {"x": rows, "y": targets, "batch_size": BATCH, "shuffle": kind != "loop"}
     elif not kind:
         pipeline = tf.data.Dataset.from_tensor_slices((rows, targets)).batch(BATCH)
         data = {"x": pipeline}

@@ -23,7 +23,9 @@ class Parser(argparse.ArgumentParser):
             ConfigError: always.
         """
         command = self.prog.removeprefix("tfdist ")
-        raise ConfigError(f"{command}: {message}; see '{self.prog} --help'")
+        # argparse repeats what it does not know, line breaks and all.
+        line = "".join(c if c.isprintable() else "?" for c in message)
+        raise ConfigError(f"{command}: {line}; see '{self.prog} --help'")
 
 
 def seconds(text: str) -> float:

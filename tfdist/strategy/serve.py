@@ -34,6 +34,8 @@ _START = 300.0
 _LINGER = 4.0
 # A longer time between two looks means that this process did not run itself.
 _LONGEST_LOOK = 2.0
+# Seconds more than the chief has to name another task, for which it may be waiting.
+_AFTER_CHIEF = 1.0
 
 
 def serve(cluster: Cluster, *, start_timeout: float = _START) -> bool:
@@ -167,7 +169,7 @@ class _Word:
         if self._silent > (self._limit if self._number else max(self._limit, self._start_timeout)):
             return f"alive, and silent for {self._silent:.0f} s"
         phase, _, place = self._progress.partition(" ")
-        if phase == "-" or self._idle <= patience(phase, self._limit):
+        if phase == "-" or self._idle <= patience(phase, self._limit) + _AFTER_CHIEF:
             return ""
         epoch, step, _ = place.split("/")
         where = f"{phase} in epoch {int(epoch) + 1} after step {step}"
