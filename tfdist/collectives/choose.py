@@ -83,7 +83,9 @@ def make_transport(
             )
     if workers > 1:
         _say(group, f"{TENSORFLOW} ({reason})")
-    return TensorFlowTransport(replicas, wire_type=wire_type, bytes_per_pack=bytes_per_pack)
+    return TensorFlowTransport(
+        replicas, wire_type=wire_type, bytes_per_pack=bytes_per_pack, workers=workers
+    )
 
 
 def _waiting_is_idle(ring: Ring) -> bool:

@@ -22,12 +22,21 @@ class TensorFlowTransport:
         wire_type: The type in which float32 gradients are sent; None for their own.
         bytes_per_pack: The size of the packs in which gradients are sent, in bytes; 0 leaves it
             to the strategy.
+        workers: The processes that these replicas are in.
     """
 
     def __init__(
-        self, replicas: int, *, wire_type: tf.DType | None = None, bytes_per_pack: int = 0
+        self,
+        replicas: int,
+        *,
+        wire_type: tf.DType | None = None,
+        bytes_per_pack: int = 0,
+        workers: int = 1,
     ) -> None:
         self.replicas = replicas
+        # Between processes a collective keeps the shape it had first, for as long as a call of a
+        # graph lasts; sparse gradients and a last, smaller batch have another one.
+        self.loops = workers == 1
         self._wire_type = wire_type
         self._bytes_per_pack = bytes_per_pack
 

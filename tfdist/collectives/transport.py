@@ -17,9 +17,11 @@ class Transport(Protocol):
 
     Attributes:
         replicas: The number of replicas that take part.
+        loops: Whether several steps may be made in a loop of a graph.
     """
 
     replicas: int
+    loops: bool
 
     def sum(self, values: Sequence[Any]) -> list[Any]:
         """Sums tensors of the same shapes on every replica, exactly in their own type."""
@@ -65,6 +67,7 @@ class SingleReplica:
     """The transport of a single replica, which returns every value unchanged."""
 
     replicas = 1
+    loops = True
 
     def sum(self, values: Sequence[Any]) -> list[Any]:
         """Returns the values."""

@@ -40,6 +40,8 @@ class RingTransport:
         overlaps: Whether gradients are sent while the backward pass goes on.
     """
 
+    loops = True
+
     def __init__(
         self,
         ring: Ring,

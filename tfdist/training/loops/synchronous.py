@@ -153,8 +153,11 @@ class SynchronousLoop(Loop):
         if epoch.steps is None:
             for _ in range(steps):
                 one(epoch.pop())
-        else:
+        elif self._transport.loops:
             many(epoch.iterator, tf.constant(steps))
+        else:
+            for _ in range(steps):
+                many(epoch.iterator, tf.constant(1))
 
     # The functions below are traced, in cross-replica context.
 
