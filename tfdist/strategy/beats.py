@@ -1,6 +1,6 @@
 """The chief's word to ps and workers: that it lives, what it does, and how it ends.
 
-A thread a task writes to the task's `Note` each second, through TensorFlow's servers, whose calls
+A thread a task writes to the task's `Note` twice a second, through TensorFlow's servers, whose calls
 have no deadline. A call that stays without an answer for the stall limit shows a task that is
 stopped or cut off: the chief names it to all others, and ends.
 """
@@ -20,7 +20,7 @@ from tfdist.runtime import excepthook, heartbeat, shutdown
 from tfdist.runtime.stall_limit import patience, stall_seconds
 from tfdist.strategy.note import BEAT, DONE, LOST, PATH
 
-_PERIOD = 1.0
+_PERIOD = 0.5
 _TICK = 0.25
 # A longer time between two looks means that this process did not run itself.
 _LONGEST_LOOK = 2.0
