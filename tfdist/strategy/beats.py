@@ -1,8 +1,8 @@
 """The chief's word to ps and workers: that it lives, what it does, and how it ends.
 
-A thread a task writes to the task's `Note` twice a second, through TensorFlow's servers, whose calls
-have no deadline. A call that stays without an answer for the stall limit shows a task that is
-stopped or cut off: the chief names it to all others, and ends.
+A thread a task writes to the task's `Note` twice a second, through TensorFlow's servers, whose
+calls have no deadline. A call that stays without an answer for the stall limit shows a task that
+is stopped or cut off: the chief names it to all others, and ends.
 """
 
 from __future__ import annotations
