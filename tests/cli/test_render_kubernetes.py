@@ -124,7 +124,7 @@ def test_a_runtime_needs_neither_workers_nor_a_command(capsys):
             f"jobset {' '.join(JOB)} -- tfdist train --strategy mirrored",
             "render(--workers): 2 is given; mirrored runs in 1 process",
         ),
-        (f"--name j tfjob {' '.join(JOB)} -- x", "render: tfjob is not the first argument"),
+        (f"--name j tfjob {' '.join(JOB)} -- x", "render: '--name' is given first"),
     ],
 )
 def test_mistakes_are_one_line_and_nothing_is_written(flags, message, capsys):

@@ -268,8 +268,7 @@ def test_a_rendered_jobset_is_read(tmp_path: Path, ps: int) -> None:
     counts = {role: len(members) for role, members in job.addresses.items()}
     assert counts == ({"chief": 1, "worker": 2, "ps": 1} if ps else {"worker": 2})
     assert job.commands["worker"] == ["tfdist", "train"]
-    heartbeat = {"TFDIST_HEARTBEAT": "/dev/shm/tfdist-heartbeat"}
-    assert job.env["worker"] == {"TFDIST_WAIT": "1800", **heartbeat}
+    assert job.env["worker"] == {"TFDIST_WAIT": "1800"}
     assert any("failurePolicy is not followed" in note for note in job.notes)
 
 

@@ -355,8 +355,7 @@ def main(text: str) -> None:
     """Does the work, and writes how long it took where this task is the chief."""
     work = Work(**json.loads(text))
     task = json.loads(os.environ.get("TF_CONFIG") or "{}").get("task", {"type": "chief"})
-    program = globals().get(work.program) or getattr(own, work.program)
-    result = program(work)
+    result = {**vars(own), **globals()}[work.program](work)
     name = "seconds" if isinstance(result, float) else work.program
     if task["type"] == "chief" or (task["type"], task["index"]) == ("worker", 0):
         Path(work.output).write_text(json.dumps({name: result}))
