@@ -98,8 +98,8 @@ def test_a_chief_on_its_own_ends_and_names_the_lost_ps(programs: Programs) -> No
     assert time.time() - killed < NAMED_SECONDS
     named = tasks["chief"].find(r"PeerError|tfdist: ")[-1]
     assert re.search(r"chief/0: ps/0 was lost", named), tasks["chief"].text()
-    # The worker is not told that all is well: it sees that the chief is gone, unless the chief could
-    # still tell it why.
+    # The worker is not told that all is well: it sees that the chief is gone, unless the chief
+    # could still tell it why.
     assert tasks["worker"].end() == 138, tasks["worker"].text()
     assert tasks["worker"].find(
         r"chief/0 \(.*\) went away without having finished|the chief has ended: .*ps/0 was lost"
