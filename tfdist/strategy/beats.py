@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator
 
 import tensorflow as tf
+from tensorflow.python.eager import context, executor
 
 from tfdist.cluster import Cluster, Task
 from tfdist.errors import PeerError, TfdistError
@@ -138,6 +139,11 @@ class _Line:
         self._thread.join()
 
     def _run(self) -> None:
+        # The threads of a process share an executor otherwise, and with it each other's errors.
+        with context.executor_scope(executor.new_executor(enable_async=False)):
+            self._beat()
+
+    def _beat(self) -> None:
         number = 0
         while not self._ending.is_set():
             number += 1
