@@ -16,7 +16,7 @@ PACKAGE = Path(tfdist.__file__).parent
 # one row do not import each other.
 LAYERS = [
     {"errors", "partition"},
-    {"validation"},
+    {"validation", "drawing"},
     {"runtime"},
     {"cluster", "scaling"},
     {"rendezvous"},

@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from tfdist.benchmark.trial import Setting, try_out
-from tfdist.errors import ConfigError, TfdistError
+from tfdist.drawing import new_figure
+from tfdist.errors import TfdistError
 from tfdist.launch.machine import usable_cores
 from tfdist.runtime.memory import available_bytes
 
@@ -118,12 +119,7 @@ def plot(title: str, speeds: Sequence[Speed], path: Path) -> None:
     Raises:
         ConfigError: Matplotlib is not installed.
     """
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise ConfigError("plot: needs matplotlib; pip install 'tfdist[plots]'") from None
-    figure = Figure(figsize=(6.5, 3.8))
-    figure.set_layout_engine("constrained")
+    figure = new_figure(6.5, 3.8)
     axis = figure.subplots()
     batches = [each.batch for each in speeds]
     axis.plot(batches, [each.samples for each in speeds], "o-", color="tab:blue")

@@ -20,6 +20,7 @@ import tempfile
 
 import numpy as np
 
+from tfdist.drawing import new_figure
 from tfdist.errors import ConfigError, TfdistError
 from tfdist.runtime.startup import start_tensorflow
 
@@ -104,11 +105,7 @@ def plot(losses: dict[str, list[float]], path: pathlib.Path, title: str) -> None
     Raises:
         ConfigError: Matplotlib is not installed.
     """
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise ConfigError("plot: needs matplotlib; pip install 'tfdist[plots]'") from None
-    figure = Figure(figsize=(10, 7), layout="constrained")
+    figure = new_figure(10, 7)
     above, below = figure.subplots(2, 1, sharex=True)
     steps = np.arange(1, 1 + len(losses[ONE.name]))
     for index, (name, values) in enumerate(losses.items()):

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tfdist.errors import ConfigError
+from tfdist.drawing import new_figure
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -165,12 +165,7 @@ def plot(title: str, stages: Sequence[Stage], need: float, path: Path) -> None:
     Raises:
         ConfigError: Matplotlib is not installed.
     """
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise ConfigError("plot: needs matplotlib; pip install 'tfdist[plots]'") from None
-    figure = Figure(figsize=(6.5, 3.4))
-    figure.set_layout_engine("constrained")
+    figure = new_figure(6.5, 3.4)
     axis = figure.subplots()
     names = [stage.name for stage in stages]
     bars = axis.barh(names, [stage.examples for stage in stages], color="tab:blue")

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from tfdist.benchmark.trial import Setting, try_out
-from tfdist.errors import ConfigError
+from tfdist.drawing import new_figure
 from tfdist.launch.machine import usable_cores
 
 
@@ -167,12 +167,7 @@ def plot(setting: Setting, points: Sequence[Point], path: Path) -> None:
     Raises:
         ConfigError: Matplotlib is not installed.
     """
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise ConfigError("plot: needs matplotlib; pip install 'tfdist[plots]'") from None
-    figure = Figure(figsize=(11, 3.6))
-    figure.set_layout_engine("constrained")
+    figure = new_figure(11, 3.6)
     speed, shares = figure.subplots(1, 2)
     counts = [point.count for point in points]
     speed.plot(counts, [p.speed for p in points], "o-", color="tab:blue", label="measured")

@@ -6,7 +6,7 @@ import io
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from tfdist.errors import ConfigError
+from tfdist.drawing import new_figure
 from tfdist.report.run import Run
 
 if TYPE_CHECKING:
@@ -31,13 +31,9 @@ def figures(runs: Sequence[Run]) -> dict[str, bytes]:
 
 
 def _figure(runs: Sequence[Run], label: str, numbers: Sequence[str], *, by_time: bool) -> bytes:
-    try:
-        from matplotlib.figure import Figure
-        from matplotlib.ticker import MaxNLocator
-    except ImportError:
-        raise ConfigError("report: needs matplotlib; pip install 'tfdist[plots]'") from None
-    figure = Figure(figsize=(6.2, 3.4))
-    figure.set_layout_engine("constrained")
+    figure = new_figure(6.2, 3.4, "report")
+    from matplotlib.ticker import MaxNLocator
+
     axis = figure.subplots()
     for number, run in enumerate(runs):
         _draw(axis, run, numbers, f"C{number}", by_time=by_time)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from tfdist.drawing import new_figure
 from tfdist.errors import ConfigError
 from tfdist.scaling.prediction import Step
 
@@ -20,11 +21,7 @@ def plot_efficiency(predictions: Mapping[str, Sequence[Step]], title: str, path:
     Raises:
         ConfigError: Matplotlib is not installed, or the file cannot be written.
     """
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise ConfigError("plot: needs matplotlib; pip install 'tfdist[plots]'") from None
-    figure = Figure(figsize=(8, 4.5), layout="constrained")
+    figure = new_figure(8, 4.5)
     axes = figure.subplots()
     for style, (name, steps) in zip(("-", "--", ":", "-."), predictions.items(), strict=False):
         workers = [step.workers for step in steps]

@@ -18,6 +18,7 @@ from tfdist.benchmark.collectives.cells import (
     Row,
     missing,
 )
+from tfdist.drawing import new_figure
 from tfdist.errors import ConfigError
 from tfdist.scaling.network import Link, fit_link, worst_error
 from tfdist.scaling.quantities import duration, si
@@ -113,11 +114,7 @@ def plot(rows: Sequence[Row], title: str, path: Path) -> None:
     Raises:
         ConfigError: Matplotlib is not installed, or the file cannot be written.
     """
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise ConfigError("plot: needs matplotlib; pip install 'tfdist[plots]'") from None
-    figure = Figure(figsize=(11, 5), layout="constrained")
+    figure = new_figure(11, 5)
     left, right = figure.subplots(1, 2)
     for cell, of_cell in _by_cell(rows).items():
         if cell.wire_type != FLOAT32:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tfdist.benchmark.peers.contenders import Comparison
-from tfdist.errors import ConfigError
+from tfdist.drawing import new_figure
 
 Speeds = Mapping[str, Sequence[float]]
 
@@ -42,13 +42,8 @@ def plot(measured: Mapping[str, Speeds], comparisons: Sequence[Comparison], path
     Raises:
         ConfigError: Matplotlib is not installed.
     """
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise ConfigError("plot: needs matplotlib; pip install 'tfdist[plots]'") from None
     heights = [len(measured[each.name]) for each in comparisons]
-    figure = Figure(figsize=(9, 1.0 + 0.42 * sum(heights) + 0.5 * len(heights)))
-    figure.set_layout_engine("constrained")
+    figure = new_figure(9, 1.0 + 0.42 * sum(heights) + 0.5 * len(heights))
     axes = figure.subplots(len(comparisons), 1, squeeze=False, height_ratios=heights)[:, 0]
     for axis, comparison in zip(axes, comparisons, strict=True):
         speeds = measured[comparison.name]
