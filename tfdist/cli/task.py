@@ -92,31 +92,36 @@ def _log(folder: Path | None) -> Iterator[IO[bytes] | None]:
 
 def _run(command: list[str], log: IO[bytes] | None, grace: float | None) -> int:
     # The command handles SIGTERM, as it may have something to save. Slurm sends it to all processes
-    # of a task, so forwarding it would deliver it twice; SIG_IGN would be inherited by the command.
+    # of a task, so forwarding it would deliver it twice. Here it stays blocked, for a thread to take:
+    # a handler in Python can be interrupted by the next signal, and is gone while Python ends.
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     told = threading.Event()
-    signal.signal(signal.SIGTERM, lambda *_: told.set())
     try:
-        process = subprocess.Popen(command, stdout=log, stderr=log)
+        process = subprocess.Popen(command, stdout=log, stderr=log, preexec_fn=_let_sigterm_through)
     except OSError as error:
         raise ConfigError(f"task: {quote(command[0])} cannot be run ({error.strerror})") from None
-    if grace is not None:
 
-        def end() -> None:
+    def wait_to_be_told() -> None:
+        signal.sigwait({signal.SIGTERM})
+        told.set()
+        if grace is not None:
             # TensorFlow that waits for a peer ignores SIGTERM.
-            told.wait()
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(grace)
             process.kill()
 
-        threading.Thread(target=end, daemon=True).start()
+    threading.Thread(target=wait_to_be_told, daemon=True).start()
     code = process.wait()
     if code == EXIT_PEER_LOST:
         # The lost one may have failed for good and still be ending. Once this task ends, Slurm ends
         # that one too, and its code would never be known.
         told.wait(_LINGER)
-    # Python drops its handlers as it ends, and would die by a signal that comes then.
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     return code
+
+
+def _let_sigterm_through() -> None:
+    # The child inherits the mask, and a program does not expect to be started with one.
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
 
 
 def lifted(code: int) -> int:
