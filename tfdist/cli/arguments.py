@@ -28,6 +28,14 @@ class Parser(argparse.ArgumentParser):
         raise ConfigError(f"{command}: {line}; see '{self.prog} --help'")
 
 
+def cut_command(argv: list[str]) -> tuple[list[str], list[str] | None]:
+    """Returns the arguments before `--`, and the command behind it; None where there is no `--`."""
+    if "--" not in argv:
+        return argv, None
+    at = argv.index("--")
+    return argv[:at], argv[at + 1 :]
+
+
 def seconds(text: str) -> float:
     """Reads a duration, of 0 to 10,000,000 seconds.
 

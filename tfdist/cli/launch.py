@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from tfdist.cli.arguments import Parser, count, seconds
+from tfdist.cli.arguments import Parser, count, cut_command, seconds
 from tfdist.cluster.spec import ROLES
 from tfdist.errors import ConfigError
 from tfdist.launch.job import Job
@@ -20,23 +20,20 @@ def main(argv: list[str]) -> int:
     Raises:
         ConfigError: the flags or the file do not describe a job. Nothing was started.
     """
-    before, separator, command = argv, False, []
-    if "--" in argv:
-        at = argv.index("--")
-        before, separator, command = argv[:at], True, argv[at + 1 :]
+    before, command = cut_command(argv)
     args = _parser().parse_args(before)
     counts = {role: getattr(args, role) for role in ROLES}
     given = [_FLAGS[role] for role in ROLES if counts[role] is not None]
-    if separator and not command:
+    if command == []:
         raise ConfigError("launch: no command behind '--'; give a program to run")
     if args.spec is not None:
         if given:
             raise ConfigError(f"launch: {given[0]} and --spec exclude each other; keep one of them")
-        job = Job.from_file(args.spec, command)
+        job = Job.from_file(args.spec, command or [])
     elif not given:
         raise ConfigError("launch: no tasks are given; give --workers N or --spec FILE")
     else:
-        job = Job.from_counts({role: n or 0 for role, n in counts.items()}, command)
+        job = Job.from_counts({role: n or 0 for role, n in counts.items()}, command or [])
     options = LaunchOptions(
         max_restarts=args.max_restarts,
         restart_delay=args.restart_delay,

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import pathlib
 
 from tfdist.cli.arguments import Parser
+from tfdist.cli.output import output, write_json
 from tfdist.errors import EXIT_DONE, ConfigError
 
 
@@ -24,11 +24,12 @@ def main(argv: list[str]) -> int:
     parser.add_argument("folder", metavar="DIR", help="the folder of the profiles")
     parser.add_argument(
         "--timeline",
+        type=output,
         metavar="FILE",
         help="write all tasks' operations for ui.perfetto.dev and chrome://tracing "
         "(DIR/timeline.json)",
     )
-    parser.add_argument("--json", metavar="FILE", help="also write the shares")
+    parser.add_argument("--json", type=output, metavar="FILE", help="also write the shares")
     options = parser.parse_args(argv)
     folder = pathlib.Path(options.folder)
     if not folder.is_dir():
@@ -37,14 +38,14 @@ def main(argv: list[str]) -> int:
 
     traces = trace.read_all(folder)
     found = [shares.shares(each) for each in traces]
-    place = pathlib.Path(options.timeline) if options.timeline else folder / "timeline.json"
+    place = options.timeline or folder / "timeline.json"
     try:
         timeline.write(traces, place)
         if options.json:
             rows = [
                 {"task": s.task, "steps": s.steps, "seconds": s.seconds, **s.parts} for s in found
             ]
-            pathlib.Path(options.json).write_text(json.dumps(rows, indent=1) + "\n")
+            write_json(options.json, rows)
     except OSError as error:
         raise ConfigError(
             f"profile: {error.filename} cannot be written ({error.strerror})"

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import posixpath
-import shlex
 from argparse import ArgumentTypeError, Namespace
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from tfdist.cli.arguments import Parser, count
+from tfdist.cli.arguments import Parser, count, cut_command
+from tfdist.cli.output import made_by
 from tfdist.errors import EXIT_DONE
 from tfdist.render.commented import commented
 from tfdist.render.kubernetes import KINDS, documents
@@ -114,10 +114,7 @@ def main(argv: list[str]) -> int:
     Raises:
         ConfigError: An argument is malformed or missing, or they contradict each other.
     """
-    options, command = argv, []
-    if "--" in argv:
-        cut = argv.index("--")
-        options, command = argv[:cut], argv[cut + 1 :]
+    options, command = cut_command(argv)
     args = _parser().parse_args(options)
     if args.image is None:
         reject("render(--image)", f"missing; a {args.kind} runs in a container")
@@ -129,7 +126,7 @@ def main(argv: list[str]) -> int:
     workload = Workload(
         name=args.name,
         image=args.image,
-        command=command,
+        command=command or [],
         workers=args.workers,
         ps=args.ps,
         namespace=args.namespace,
@@ -140,9 +137,7 @@ def main(argv: list[str]) -> int:
     )
     _check_strategy(workload)
     made = documents(args.kind, workload, _settings(args))
-    # A command may have several lines.
-    made_by = "# " + shlex.join(["tfdist", "render", *argv]).replace("\n", "\n# ")
-    print(f"{made_by}\n{commented(made)}", end="")
+    print(f"{made_by(['render', *argv])}\n{commented(made)}", end="")
     return EXIT_DONE
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import shlex
 import sys
 
-from tfdist.cli.arguments import Parser, count
+from tfdist.cli.arguments import Parser, count, cut_command
+from tfdist.cli.output import made_by
 from tfdist.errors import EXIT_DONE
 from tfdist.render.slurm import sbatch
 from tfdist.render.slurm_job import CONTAINERS, SlurmJob
@@ -20,9 +20,8 @@ def main(argv: list[str]) -> int:
     Raises:
         ConfigError: An argument is malformed or missing, or at odds with another.
     """
-    cut = argv.index("--") if "--" in argv else len(argv)
-    given = vars(_parser().parse_args(argv[:cut]))
-    job = SlurmJob(command=argv[cut + 1 :], **given)
+    before, command = cut_command(argv)
+    job = SlurmJob(command=command or [], **vars(_parser().parse_args(before)))
     script = sbatch(job)
     if job.time is None and not any(option.startswith(("--time", "-t")) for option in job.options):
         print(
@@ -30,10 +29,9 @@ def main(argv: list[str]) -> int:
             f"the save {job.grace} seconds before it never comes; give one, such as 1-00:00:00",
             file=sys.stderr,
         )
-    # A command may have several lines. The first line of a script has to be its interpreter.
-    made_by = "# " + shlex.join(["tfdist", "render", "slurm", *argv]).replace("\n", "\n# ")
+    # The first line of a script has to be its interpreter.
     interpreter, _, rest = script.partition("\n")
-    print(f"{interpreter}\n{made_by}\n{rest}", end="")
+    print(f"{interpreter}\n{made_by(['render', 'slurm', *argv])}\n{rest}", end="")
     return EXIT_DONE
 
 

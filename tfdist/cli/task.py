@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
-from tfdist.cli.arguments import Parser, seconds
+from tfdist.cli.arguments import Parser, cut_command, seconds
 from tfdist.cluster import Cluster
 from tfdist.errors import (
     EXIT_CONFIG,
@@ -45,9 +45,8 @@ def main(argv: list[str]) -> int:
     Raises:
         ConfigError: There is no command.
     """
-    cut = argv.index("--") if "--" in argv else len(argv)
-    args = _parser().parse_args(argv[:cut])
-    command = argv[cut + 1 :]
+    before, command = cut_command(argv)
+    args = _parser().parse_args(before)
     if not command:
         raise ConfigError("task: no command given; add '-- COMMAND'")
     try:
@@ -92,8 +91,8 @@ def _log(folder: Path | None) -> Iterator[IO[bytes] | None]:
 
 def _run(command: list[str], log: IO[bytes] | None, grace: float | None) -> int:
     # The command handles SIGTERM, as it may have something to save. Slurm sends it to all processes
-    # of a task, so forwarding it would deliver it twice. Here it stays blocked, for a thread to take:
-    # a handler in Python can be interrupted by the next signal, and is gone while Python ends.
+    # of a task, so forwarding it would deliver it twice. Here it stays blocked, and a thread takes
+    # it: a handler in Python is interrupted by the next signal, and gone while Python ends.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     told = threading.Event()
     try:

@@ -87,7 +87,7 @@ def peers_error(error: BaseException, own: str) -> TfdistError | None:
     if found:
         sick = [f"{job}/{index}" for job, index in _TASK.findall(behind)]
         peers = [name for name in dict.fromkeys(sick) if name != own] or peers
-    return _lost(own, ", ".join(peers) or "a task of the cluster", _reason(text))
+    return lost(own, ", ".join(peers) or "a task of the cluster", _reason(text))
 
 
 def _ring_error(text: str, own: str) -> TfdistError | None:
@@ -101,7 +101,7 @@ def _ring_error(text: str, own: str) -> TfdistError | None:
     if kind == verdict.LEFT:
         return out_of_step(own, f"{name}: {reason}")
     if name != own:
-        return _lost(own, name, reason)
+        return lost(own, name, reason)
     if kind == verdict.INTERRUPTED:
         return None  # The main thread has a KeyboardInterrupt of its own coming.
     return PeerError(
@@ -110,7 +110,14 @@ def _ring_error(text: str, own: str) -> TfdistError | None:
     )
 
 
-def _lost(own: str, who: str, reason: str) -> PeerError:
+def lost(own: str, who: str, reason: str) -> PeerError:
+    """Returns the error for a task that has ended, or is stuck.
+
+    Args:
+        own: This task, as `worker/0`.
+        who: The lost one.
+        reason: How that is seen, in a few words.
+    """
     return PeerError(
         f"{own}: lost {who} ({reason}); its own output says why, and starting the job again "
         "goes on from the last checkpoint, if it saves any"

@@ -16,15 +16,15 @@ import tensorflow as tf
 from tensorflow.python.eager import context, executor
 
 from tfdist.cluster import Cluster, Task
-from tfdist.errors import PeerError, TfdistError
+from tfdist.collectives.peer_errors import lost
+from tfdist.errors import TfdistError
 from tfdist.runtime import excepthook, heartbeat, shutdown
+from tfdist.runtime.own_time import OwnTime
 from tfdist.runtime.stall_limit import patience, stall_seconds
 from tfdist.strategy.note import BEAT, DONE, LOST, PATH
 
 _PERIOD = 0.5
 _TICK = 0.25
-# A longer time between two looks means that this process did not run itself.
-_LONGEST_LOOK = 2.0
 _HERE = "/job:chief/replica:0/task:0/device:CPU:0"
 # Seconds for the others to hear which task was lost.
 _FAREWELL = 1.0
@@ -65,34 +65,28 @@ class Beats:
         threading.Thread(target=self._watch, name="tfdist beats", daemon=True).start()
 
     def _watch(self) -> None:
-        looked, idle, beat = time.monotonic(), 0.0, heartbeat.latest()
+        clock, idle, beat = OwnTime(), 0.0, heartbeat.latest()
         while True:
             time.sleep(_TICK)
-            now = time.monotonic()
-            passed, looked = min(now - looked, _LONGEST_LOOK), now
+            passed = clock.passed()
             for line in self._lines:
                 line.age = line.age + passed if line.is_calling else 0.0
             latest = heartbeat.latest()
             idle = idle + passed if latest == beat and _awaited.is_set() else 0.0
             beat = latest
-            problem = self._problem(beat.phase if beat else "", idle)
-            if problem:
-                excepthook.report(
-                    PeerError(
-                        f"{self._own}: lost {problem}; its own output says why, and starting the "
-                        "job again goes on from the last checkpoint, if it saves any"
-                    )
-                )
+            who, reason = self._problem(beat.phase if beat else "", idle)
+            if who:
+                excepthook.report(lost(self._own, who, reason))
 
-    def _problem(self, phase: str, idle: float) -> str:
-        """Returns which task is stuck and how that is seen; "" where none is."""
+    def _problem(self, phase: str, idle: float) -> tuple[str, str]:
+        """Returns which task is stuck and how that is seen; "" and "" where none is."""
         late = [line for line in self._lines if line.age > self._limit]
         if late:
             names = ", ".join(str(line.task) for line in late)
-            return f"{names} (alive, and silent for {max(line.age for line in late):.0f} s)"
+            return names, f"alive, and silent for {max(line.age for line in late):.0f} s"
         if idle > patience(phase, self._limit):
-            return f"a worker (all answer, but a batch has come to no end for {idle:.0f} s)"
-        return ""
+            return "a worker", f"all answer, but a batch has come to no end for {idle:.0f} s"
+        return "", ""
 
     def _tell_loss(self, error: TfdistError) -> None:
         """Tells all tasks that answer why the chief ends, as far as they hear it in time."""

@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
+from tfdist.collectives.peer_errors import lost
 from tfdist.errors import ConfigError, PeerError
 from tfdist.rendezvous.once import meet
 from tfdist.runtime import excepthook, sigterm
 from tfdist.runtime.heartbeat import Heart
+from tfdist.runtime.own_time import OwnTime
 from tfdist.runtime.stall_limit import patience, stall_seconds
 from tfdist.strategy.note import BEAT, DONE, LOST, Note
 from tfdist.strategy.private_port import close_to_others
@@ -32,8 +34,6 @@ _REFUSED = 1.0
 _START = 300.0
 # Seconds that a task serves after SIGTERM: the chief may have got one too, and saves then.
 _LINGER = 4.0
-# A longer time between two looks means that this process did not run itself.
-_LONGEST_LOOK = 2.0
 # Seconds more than the chief has to name another task, for which it may be waiting.
 _AFTER_CHIEF = 1.0
 
@@ -130,10 +130,7 @@ def _wait_for_chief(cluster: Cluster, note: Note, start_timeout: float, limit: f
             )
         problem = word.problem(rest if kind == BEAT else "") if seen else ""
         if problem:
-            raise PeerError(
-                f"{cluster.task}: lost {chief}: {problem}; its own output says why, and starting "
-                "the job again goes on from the last checkpoint, if it saves any"
-            )
+            raise lost(str(cluster.task), chief, problem)
         time.sleep(_POLL)
 
 
@@ -149,7 +146,7 @@ class _Word:
         self._start_timeout, self._limit = start_timeout, limit
         self._number = self._progress = ""
         self._silent = self._idle = 0.0
-        self._looked = time.monotonic()
+        self._clock = OwnTime()
 
     def problem(self, beat: str) -> str:
         """Returns how it is seen that the chief is stuck; "" where it is not.
@@ -157,8 +154,7 @@ class _Word:
         Args:
             beat: The latest that it said: a number, its phase, and its progress; or "".
         """
-        now = time.monotonic()
-        passed, self._looked = min(now - self._looked, _LONGEST_LOOK), now
+        passed = self._clock.passed()
         number, _, progress = beat.partition(" ")
         self._silent += passed
         self._idle += passed

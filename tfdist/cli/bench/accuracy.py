@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
-import pathlib
-
 from tfdist.cli.arguments import Parser, count
+from tfdist.cli.output import output, write_json
 
 
 def main(argv: list[str]) -> int:
@@ -24,12 +22,12 @@ def main(argv: list[str]) -> int:
     )
     parser.add_argument("--seeds", type=count, default=5, help="seeds (5)")
     parser.add_argument("--epochs", type=count, default=15, help="passes over the digits (15)")
-    parser.add_argument("--json", metavar="FILE", help="also write every accuracy")
+    parser.add_argument("--json", type=output, metavar="FILE", help="also write every accuracy")
     options = parser.parse_args(argv)
     accuracy.checked(options.seeds, options.epochs)
     found = accuracy.measure(options.seeds, options.epochs)
     if options.json:
-        pathlib.Path(options.json).write_text(json.dumps(found, indent=1) + "\n")
+        write_json(options.json, found)
     print(f"accuracy on the digits held out, {options.seeds} seeds, {options.epochs} epochs")
     print(accuracy.table(found))
     return 0

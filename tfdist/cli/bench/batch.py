@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
-import pathlib
-
 from tfdist.cli.arguments import Parser, count
 from tfdist.cli.bench.say import check_model, say
+from tfdist.cli.output import output, picture, write_json
 from tfdist.errors import EXIT_INTERRUPTED
 
 
@@ -36,8 +34,8 @@ def main(argv: list[str]) -> int:
     parser.add_argument(
         "--base_learning_rate", type=float, default=0.1, help="rate for a batch of 256 (0.1)"
     )
-    parser.add_argument("--json", metavar="FILE", help="also write the figures")
-    parser.add_argument("--plot", metavar="FILE", help="also draw them, as a PNG")
+    parser.add_argument("--json", type=output, metavar="FILE", help="also write the figures")
+    parser.add_argument("--plot", type=picture, metavar="FILE", help="also draw them, as a PNG")
     options = parser.parse_args(argv)
     check_model(parser, options.model)
     if not (options.limit and options.steps and options.image_size and options.replicas):
@@ -67,8 +65,7 @@ def main(argv: list[str]) -> int:
     )
     if options.json:
         found = {"hardware": described, "end": end, "recommended": chosen.batch}
-        text = json.dumps({**found, "batches": batch.rows(speeds)}, indent=1)
-        pathlib.Path(options.json).write_text(text + "\n")
+        write_json(options.json, {**found, "batches": batch.rows(speeds)})
     if options.plot:
-        batch.plot(title, speeds, pathlib.Path(options.plot))
+        batch.plot(title, speeds, options.plot)
     return EXIT_INTERRUPTED if end == "interrupted" else 0

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import importlib.util
-import json
-import os
 import re
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 from tfdist.benchmark import hardware
 from tfdist.benchmark.collectives import cells, local, report
 from tfdist.benchmark.collectives.cells import Cell, Row
 from tfdist.cli.arguments import Parser, count, seconds
+from tfdist.cli.output import output, picture, write_json
 from tfdist.cluster import Cluster
 from tfdist.errors import EXIT_DONE, ConfigError, TfdistError
 from tfdist.scaling.quantities import duration
@@ -33,7 +30,6 @@ def main(argv: list[str]) -> int:
         KeyboardInterrupt: It was interrupted.
     """
     options = _parser().parse_args(argv)
-    _check_outputs(options)
     chosen = cells.cells(options.operations, options.transports, options.wire_types)
     cluster = Cluster.from_environment()
     in_cluster = len(cluster.addresses) > 1
@@ -81,19 +77,6 @@ def main(argv: list[str]) -> int:
     return EXIT_DONE
 
 
-def _check_outputs(options: argparse.Namespace) -> None:
-    """Finds out before minutes of measuring whether the figures can be written."""
-    for name in ("json", "plot"):
-        path = getattr(options, name)
-        if path is not None and not os.access(Path(path).absolute().parent, os.W_OK):
-            raise ConfigError(
-                f"bench collectives(--{name}): {quote(path)} cannot be written; give a file in a "
-                "directory that is there"
-            )
-    if options.plot and importlib.util.find_spec("matplotlib") is None:
-        raise ConfigError("plot: needs matplotlib; pip install 'tfdist[plots]'")
-
-
 def _as_a_task(
     chosen: Sequence[Cell], options: argparse.Namespace, take: Callable[[Row], None]
 ) -> None:
@@ -110,11 +93,10 @@ def _write(
 ) -> None:
     print(f"\n{report.table(rows)}", flush=True)
     if options.json:
-        text = json.dumps(report.to_dict(rows, described), indent=1)
-        Path(options.json).write_text(text + "\n")
+        write_json(options.json, report.to_dict(rows, described))
     if options.plot:
         title = f"{where}, {described['processor']}, {described['date']}"
-        report.plot(rows, title, Path(options.plot))
+        report.plot(rows, title, options.plot)
 
 
 def _parser() -> Parser:
@@ -149,8 +131,8 @@ def _parser() -> Parser:
     parser.add_argument(
         "--seconds", type=seconds, default=0.3, help="how long a figure is measured, about (0.3)"
     )
-    parser.add_argument("--json", metavar="FILE", help="also write all figures")
-    parser.add_argument("--plot", metavar="FILE", help="also draw them, as a PNG")
+    parser.add_argument("--json", type=output, metavar="FILE", help="also write all figures")
+    parser.add_argument("--plot", type=picture, metavar="FILE", help="also draw them, as a PNG")
     return parser
 
 

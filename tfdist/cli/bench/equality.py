@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
-import pathlib
-
 from tfdist.cli.arguments import Parser, count
+from tfdist.cli.output import output, picture, write_json
 
 
 def main(argv: list[str]) -> int:
@@ -33,8 +31,10 @@ def main(argv: list[str]) -> int:
         type=float,
         help="rate of SGD with momentum and clipped gradients (float32: 1e-5, float64: 0.01)",
     )
-    parser.add_argument("--json", metavar="FILE", help="also write the losses of every step")
-    parser.add_argument("--plot", metavar="FILE", help="also draw them, as a PNG")
+    parser.add_argument(
+        "--json", type=output, metavar="FILE", help="also write the losses of every step"
+    )
+    parser.add_argument("--plot", type=picture, metavar="FILE", help="also draw them, as a PNG")
     options = parser.parse_args(argv)
     from tfdist.benchmark import equality
 
@@ -43,11 +43,9 @@ def main(argv: list[str]) -> int:
         rate = {"float32": 1e-5, "float64": 0.01}[options.dtype]
     losses = equality.measure(options.steps, options.global_batch, rate, options.dtype)
     if options.json:
-        pathlib.Path(options.json).write_text(json.dumps(losses, indent=1) + "\n")
+        write_json(options.json, losses)
     if options.plot:
-        equality.plot(
-            losses, pathlib.Path(options.plot), f"ResNet50, {options.dtype}, rate {rate:g}"
-        )
+        equality.plot(losses, options.plot, f"ResNet50, {options.dtype}, rate {rate:g}")
     print(
         f"relative difference of the loss, {options.steps} steps of {options.global_batch}, "
         f"{options.dtype}, rate {rate:g}"

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
-import pathlib
-
 from tfdist.cli.arguments import Parser, count, seconds
 from tfdist.cli.bench.say import check_model, say
+from tfdist.cli.output import output, picture, write_json
 from tfdist.errors import EXIT_INTERRUPTED
 
 
@@ -34,8 +32,8 @@ def main(argv: list[str]) -> int:
         "--model", default="resnet50", help="of these steps: resnet50, small_cnn or module:function"
     )
     parser.add_argument("--seconds", type=seconds, default=3.0, help="for each stage (3)")
-    parser.add_argument("--json", metavar="FILE", help="also write the figures")
-    parser.add_argument("--plot", metavar="FILE", help="also draw them, as a PNG")
+    parser.add_argument("--json", type=output, metavar="FILE", help="also write the figures")
+    parser.add_argument("--plot", type=picture, metavar="FILE", help="also draw them, as a PNG")
     options = parser.parse_args(argv)
     check_model(parser, options.model)
     if not (options.global_batch and options.image_size and options.seconds):
@@ -59,10 +57,9 @@ def main(argv: list[str]) -> int:
     say(f"\n{title}\n{pipeline.table(stages, need)}\n{pipeline.verdict(stages, need)}")
     if options.json:
         rates = {stage.name: stage.examples for stage in stages}
-        text = json.dumps({"hardware": described, "need": need, "stages": rates}, indent=1)
-        pathlib.Path(options.json).write_text(text + "\n")
+        write_json(options.json, {"hardware": described, "need": need, "stages": rates})
     if options.plot:
-        pipeline.plot(title, stages, need, pathlib.Path(options.plot))
+        pipeline.plot(title, stages, need, options.plot)
     return 0
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import pathlib
 
 from tfdist.cli.arguments import Parser, count
 from tfdist.cli.bench.say import say
+from tfdist.cli.output import output, picture, write_json
 
 
 def main(argv: list[str]) -> int:
@@ -35,8 +35,8 @@ def main(argv: list[str]) -> int:
         default="runs/peers",
         help="where the peers' Python environments are kept (runs/peers)",
     )
-    parser.add_argument("--json", metavar="FILE", help="also write the speed of every round")
-    parser.add_argument("--plot", metavar="FILE", help="also draw them, as a PNG")
+    parser.add_argument("--json", type=output, metavar="FILE", help="also write the speeds")
+    parser.add_argument("--plot", type=picture, metavar="FILE", help="also draw them, as a PNG")
     options = parser.parse_args(argv)
     chosen = [each for each in COMPARISONS if each.name in options.only]
     measured = {}
@@ -45,7 +45,7 @@ def main(argv: list[str]) -> int:
         measured[comparison.name] = measure.measure(comparison, options.pairs, folder, say=say)
         say(f"\n{report.table(comparison, measured[comparison.name])}\n")
         if options.json:
-            pathlib.Path(options.json).write_text(json.dumps(measured, indent=1) + "\n")
+            write_json(options.json, measured)
     if options.plot:
-        report.plot(measured, chosen, pathlib.Path(options.plot))
+        report.plot(measured, chosen, options.plot)
     return 0

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
-import pathlib
-
 from tfdist.cli.arguments import Parser, count
 from tfdist.cli.bench.say import check_model, say
+from tfdist.cli.output import output, picture, write_json
 from tfdist.errors import EXIT_INTERRUPTED
 
 
@@ -48,9 +46,9 @@ def main(argv: list[str]) -> int:
     )
     parser.add_argument("--image_size", type=count, default=32, help="pixels (32)")
     parser.add_argument("--steps", type=count, default=12, help="steps on the clock (12)")
-    parser.add_argument("--json", metavar="FILE", help="also write the figures")
-    parser.add_argument("--csv", metavar="FILE", help="also write them as CSV")
-    parser.add_argument("--plot", metavar="FILE", help="also draw them, as a PNG")
+    parser.add_argument("--json", type=output, metavar="FILE", help="also write the figures")
+    parser.add_argument("--csv", type=output, metavar="FILE", help="also write them as CSV")
+    parser.add_argument("--plot", type=picture, metavar="FILE", help="also draw them, as a PNG")
     options = parser.parse_args(argv)
     if options.per_replica_batch is not None and options.global_batch is not None:
         parser.error("--per_replica_batch is for weak scaling, --global_batch for strong; give one")
@@ -75,10 +73,9 @@ def main(argv: list[str]) -> int:
         return EXIT_INTERRUPTED
     say(f"\n{scaling.table(setting, points)}")
     if options.json:
-        text = json.dumps({"hardware": described, "points": scaling.rows(points)}, indent=1)
-        pathlib.Path(options.json).write_text(text + "\n")
+        write_json(options.json, {"hardware": described, "points": scaling.rows(points)})
     if options.csv:
-        scaling.write_csv(points, pathlib.Path(options.csv))
+        scaling.write_csv(points, options.csv)
     if options.plot:
-        scaling.plot(setting, points, pathlib.Path(options.plot))
+        scaling.plot(setting, points, options.plot)
     return 0 if len(points) == len(counts) else EXIT_INTERRUPTED

@@ -1,0 +1,50 @@
+"""Files that commands write; that they can be written is found out before the work, not after."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import os
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from tfdist.validation import quote
+
+
+def output(text: str) -> Path:
+    """Reads the name of a file to write.
+
+    Raises:
+        argparse.ArgumentTypeError: It cannot be written.
+    """
+    path = Path(text)
+    place = path if path.exists() else path.absolute().parent
+    if path.is_dir() or not os.access(place, os.W_OK):
+        raise argparse.ArgumentTypeError(
+            f"{quote(text)} cannot be written; give a file in a directory that is there"
+        )
+    return path
+
+
+def picture(text: str) -> Path:
+    """Reads the name of a file to draw.
+
+    Raises:
+        argparse.ArgumentTypeError: It cannot be written, or matplotlib is not installed.
+    """
+    if importlib.util.find_spec("matplotlib") is None:
+        raise argparse.ArgumentTypeError("needs matplotlib; pip install 'tfdist[plots]'")
+    return output(text)
+
+
+def write_json(path: Path, figures: Any) -> None:
+    """Writes figures for other programs."""
+    path.write_text(json.dumps(figures, indent=1) + "\n")
+
+
+def made_by(argv: Sequence[str]) -> str:
+    """Returns the comment that names the command that wrote a file, in one or several lines."""
+    return "# " + shlex.join(["tfdist", *argv]).replace("\n", "\n# ")
