@@ -20,7 +20,7 @@ LAYERS = [
     {"runtime"},
     {"cluster", "scaling"},
     {"rendezvous"},
-    {"launch", "render", "report", "profiling"},
+    {"launcher", "render", "report", "profiling"},
     # ---- TensorFlow from here on ----
     {"runtime.startup", "scaling.schedule"},
     {"collectives", "models", "data", "profiling.recorder"},
@@ -170,7 +170,7 @@ def test_late_imports_are_still_needed():
     ("name", "source"),
     [
         ("tfdist.cluster.spec", "import tensorflow as tf"),
-        ("tfdist.launch.job", "def f():\n    from keras import ops"),
+        ("tfdist.launcher.job", "def f():\n    from keras import ops"),
         ("tfdist.errors", "from tfdist.cluster import Cluster"),
         ("tfdist.cluster.spec", "from tfdist import build_strategy"),
         ("tfdist.cluster.spec", "from ..training import Trainer"),
@@ -206,7 +206,7 @@ def test_no_module_is_a_drawer():
 @pytest.mark.parametrize(
     "module",
     [
-        *("tfdist", "tfdist.cli", "tfdist.cluster", "tfdist.launch", "tfdist.scaling.plan"),
+        *("tfdist", "tfdist.cli", "tfdist.cluster", "tfdist.launcher", "tfdist.scaling.plan"),
         *("tfdist.cli.plan", "tfdist.cli.bench"),
     ],
 )

@@ -34,7 +34,7 @@ from tfdist.benchmark.collectives.exercise import Numbers, of_ring, of_socket
 from tfdist.benchmark.collectives.sockets import RawSocket
 from tfdist.cli import main
 from tfdist.errors import ConfigError, PeerError, TfdistError
-from tfdist.launch.ports import free_ports
+from tfdist.launcher.ports import free_ports
 from tfdist.scaling.measured_link import read_link
 from tfdist.scaling.network import Link, ring_seconds
 

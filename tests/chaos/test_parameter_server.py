@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.chaos.harness import FULL, JOB, Program, Programs, size, wait
-from tfdist.launch.ports import free_ports
+from tfdist.launcher.ports import free_ports
 
 pytestmark = [pytest.mark.chaos, pytest.mark.cluster]
 

@@ -12,7 +12,7 @@ import time
 import pytest
 
 from tests.chaos.harness import FULL, JOB, Program, Programs, size
-from tfdist.launch.ports import free_ports
+from tfdist.launcher.ports import free_ports
 
 pytestmark = [pytest.mark.chaos, pytest.mark.cluster]
 

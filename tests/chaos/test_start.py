@@ -17,7 +17,7 @@ import pytest
 from tests.chaos.harness import Programs, size
 from tfdist.cluster import Cluster
 from tfdist.errors import ConfigError
-from tfdist.launch.ports import free_ports
+from tfdist.launcher.ports import free_ports
 
 pytestmark = pytest.mark.chaos
 

@@ -18,7 +18,7 @@ import pytest
 
 from tests.chaos.harness import JOB, Program, Programs, size
 from tests.chaos.outside import Outside, make_outside
-from tfdist.launch.ports import free_ports
+from tfdist.launcher.ports import free_ports
 
 pytestmark = [pytest.mark.chaos, pytest.mark.cluster]
 

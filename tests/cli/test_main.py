@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from tfdist import cli
-from tfdist.launch.ports import free_ports
+from tfdist.launcher.ports import free_ports
 
 SOON = 60.0
 TWO = {"cluster": {"worker": ["a:1", "b:2"]}, "task": {"type": "worker", "index": 1}}

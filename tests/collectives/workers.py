@@ -9,7 +9,7 @@ import sys
 import time
 from pathlib import Path
 
-from tfdist.launch.ports import free_ports
+from tfdist.launcher.ports import free_ports
 
 SECONDS = 120.0  # For all to end: two of them on two cores are slow.
 

@@ -12,7 +12,7 @@ import pytest
 
 from tfdist.cluster import Cluster
 from tfdist.errors import ConfigError, PeerError, TfdistError
-from tfdist.launch.ports import free_ports
+from tfdist.launcher.ports import free_ports
 from tfdist.rendezvous.meeting import rendezvous
 from tfdist.rendezvous.messages import MAX_BYTES, Hello, decode, is_http2
 from tfdist.rendezvous.roster import Roster

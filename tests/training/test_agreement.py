@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tfdist.launch.ports import free_ports
+from tfdist.launcher.ports import free_ports
 
 ROOT = Path(__file__).parents[2]
 PATIENCE = 240.0  # for all cases, on a busy machine

@@ -8,7 +8,7 @@ import platform
 from importlib import metadata
 from pathlib import Path
 
-from tfdist.launch.machine import usable_cores
+from tfdist.launcher.machine import usable_cores
 
 _PACKAGES = ("tfdist", "tensorflow", "keras", "numpy")
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tfdist.benchmark.trial import Setting, try_out
 from tfdist.drawing import new_figure
-from tfdist.launch.machine import usable_cores
+from tfdist.launcher.machine import usable_cores
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,7 +8,7 @@ from importlib import metadata
 
 from tfdist.cli.arguments import Parser
 from tfdist.errors import EXIT_DONE
-from tfdist.launch.machine import gpu_ids, usable_cores
+from tfdist.launcher.machine import gpu_ids, usable_cores
 from tfdist.validation import quote
 
 PACKAGES = ("tfdist", "tensorflow", "keras", "tensorflow-datasets", "numpy", "absl-py", "PyYAML")

@@ -8,8 +8,8 @@ from pathlib import Path
 from tfdist.cli.arguments import Parser, count, cut_command, seconds
 from tfdist.cluster.spec import ROLES
 from tfdist.errors import ConfigError
-from tfdist.launch.job import Job
-from tfdist.launch.local import STALL_SECONDS, LaunchOptions, launch
+from tfdist.launcher.job import Job
+from tfdist.launcher.local import STALL_SECONDS, LaunchOptions, launch
 
 _FLAGS = {"chief": "--chief", "worker": "--workers", "ps": "--ps", "evaluator": "--evaluator"}
 

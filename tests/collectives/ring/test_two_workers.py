@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from tests.collectives.ring.job import CASES
-from tfdist.launch.ports import free_ports
+from tfdist.launcher.ports import free_ports
 
 pytestmark = pytest.mark.cluster
 

@@ -10,7 +10,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from tfdist.launch.ports import free_ports
+from tfdist.launcher.ports import free_ports
 
 ROOT = Path(__file__).parents[3]
 JOBS = {

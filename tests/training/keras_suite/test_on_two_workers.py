@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.training.keras_suite.chosen import SHORT
-from tfdist.launch.ports import free_ports
+from tfdist.launcher.ports import free_ports
 
 ROOT = Path(__file__).parents[3]
 DEADLINE = 300.0

@@ -18,8 +18,8 @@ from tfdist.benchmark.peers.contenders import Comparison, Contender
 from tfdist.benchmark.peers.environments import python_of
 from tfdist.benchmark.peers.hosts import LOOPBACK, Host, has_delays, two_hosts
 from tfdist.errors import TfdistError
-from tfdist.launch.machine import usable_cores
-from tfdist.launch.ports import free_ports
+from tfdist.launcher.machine import usable_cores
+from tfdist.launcher.ports import free_ports
 from tfdist.runtime.threads import thread_variables
 
 # Roles that do no work of their own share the first core.

@@ -66,7 +66,7 @@ def main(argv: list[str]) -> int:
 def _need(model: str, batch: int, image_size: int) -> float:
     """Returns the examples a second of training on all cores, on data that costs nothing."""
     from tfdist.benchmark.trial import Setting, try_out
-    from tfdist.launch.machine import usable_cores
+    from tfdist.launcher.machine import usable_cores
 
     setting = Setting(model=model, batch=batch, image_size=image_size, warm_up=2, steps=6)
     return batch / try_out(setting, 1, cores=len(usable_cores()))["step"]

@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 
 from tfdist.errors import ConfigError
-from tfdist.launch.exits import Exit, root_cause
-from tfdist.launch.job import Job
-from tfdist.launch.machine import divide, gpu_ids
-from tfdist.launch.outlet import LogFile, Outlet
-from tfdist.launch.output import LineAssembler, TaskOutput
-from tfdist.launch.ports import free_ports
-from tfdist.launch.restarts import Restarts
+from tfdist.launcher.exits import Exit, root_cause
+from tfdist.launcher.job import Job
+from tfdist.launcher.machine import divide, gpu_ids
+from tfdist.launcher.outlet import LogFile, Outlet
+from tfdist.launcher.output import LineAssembler, TaskOutput
+from tfdist.launcher.ports import free_ports
+from tfdist.launcher.restarts import Restarts
 
 
 class Clock:

@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tfdist.launch import stacks, stalls
-from tfdist.launch.process import TaskProcess
-from tfdist.launch.stalls import Sign
-from tfdist.launch.steps import StepTimes
+from tfdist.launcher import stacks, stalls
+from tfdist.launcher.process import TaskProcess
+from tfdist.launcher.stalls import Sign
+from tfdist.launcher.steps import StepTimes
 from tfdist.runtime import heartbeat
 
 # Seconds for stacks to arrive through the pipe before they are evaluated.

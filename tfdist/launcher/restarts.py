@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tfdist.launch.exits import Exit
+from tfdist.launcher.exits import Exit
 
 _LONGEST_DELAY = 30.0
 # A run that lasted this long was no failure to start: the next delay is short again.

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import IO
 
 from tfdist.errors import EXIT_PEER_LOST
-from tfdist.launch.exits import Exit
-from tfdist.launch.output import TaskOutput
+from tfdist.launcher.exits import Exit
+from tfdist.launcher.output import TaskOutput
 
 _GUARD = str(Path(__file__).with_name("guard.py"))
 _CHUNK = 64 * 1024

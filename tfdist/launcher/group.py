@@ -11,14 +11,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tfdist.errors import EXIT_PREEMPTED
-from tfdist.launch.exits import Exit, root_cause
-from tfdist.launch.machine import TaskResources
-from tfdist.launch.outlet import LogFile, Outlet
-from tfdist.launch.output import TaskOutput
-from tfdist.launch.process import TaskProcess
-from tfdist.launch.restarts import Restarts
-from tfdist.launch.signals import Signals
-from tfdist.launch.watch import Stall, Watch
+from tfdist.launcher.exits import Exit, root_cause
+from tfdist.launcher.machine import TaskResources
+from tfdist.launcher.outlet import LogFile, Outlet
+from tfdist.launcher.output import TaskOutput
+from tfdist.launcher.process import TaskProcess
+from tfdist.launcher.restarts import Restarts
+from tfdist.launcher.signals import Signals
+from tfdist.launcher.watch import Stall, Watch
 
 # A task that says "I lost a peer" may say so before the peer is seen to have ended.
 _SETTLE_SECONDS = 2.0

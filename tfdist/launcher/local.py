@@ -23,15 +23,15 @@ from tfdist.errors import (
     EXIT_PREEMPTED,
     ConfigError,
 )
-from tfdist.launch.command import common_environment, resolve
-from tfdist.launch.exits import Exit
-from tfdist.launch.group import Around, GroupRun, TaskPlan, task_environment
-from tfdist.launch.job import Job
-from tfdist.launch.machine import TaskResources, divide
-from tfdist.launch.outlet import LogFile, two_outlets
-from tfdist.launch.restarts import Restarts
-from tfdist.launch.signals import Signals
-from tfdist.launch.watch import Watch
+from tfdist.launcher.command import common_environment, resolve
+from tfdist.launcher.exits import Exit
+from tfdist.launcher.group import Around, GroupRun, TaskPlan, task_environment
+from tfdist.launcher.job import Job
+from tfdist.launcher.machine import TaskResources, divide
+from tfdist.launcher.outlet import LogFile, two_outlets
+from tfdist.launcher.restarts import Restarts
+from tfdist.launcher.signals import Signals
+from tfdist.launcher.watch import Watch
 from tfdist.runtime.stall_limit import VARIABLE as STALL_VARIABLE
 from tfdist.validation import plural, quote
 

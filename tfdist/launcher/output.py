@@ -7,7 +7,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-from tfdist.launch.outlet import LogFile, Outlet
+from tfdist.launcher.outlet import LogFile, Outlet
 
 _MAX_LINE = 64 * 1024
 _RECENT_LINES = 4000  # enough for the stacks of many threads

@@ -8,8 +8,8 @@ import selectors
 
 import pytest
 
-from tfdist.launch import outlet as module
-from tfdist.launch.outlet import LogFile, Outlet, two_outlets
+from tfdist.launcher import outlet as module
+from tfdist.launcher.outlet import LogFile, Outlet, two_outlets
 
 
 @pytest.fixture

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from tfdist.launch import stacks
-from tfdist.launch.stalls import Sign, culprit, describe, overdue
-from tfdist.launch.steps import StepTimes
+from tfdist.launcher import stacks
+from tfdist.launcher.stalls import Sign, culprit, describe, overdue
+from tfdist.launcher.steps import StepTimes
 from tfdist.runtime.heartbeat import Beat, Heart, read
 
 LIMIT = 10.0

@@ -9,8 +9,8 @@ from typing import Any
 from tfdist.cluster.address import is_loopback
 from tfdist.cluster.documents import load_documents
 from tfdist.cluster.spec import ROLES, check_jobs
-from tfdist.launch.manifest import READERS, Manifest, unpacked
-from tfdist.launch.ports import free_ports
+from tfdist.launcher.manifest import READERS, Manifest, unpacked
+from tfdist.launcher.ports import free_ports
 from tfdist.validation import plural, quote, reject
 
 _MAX_REPLICAS = 1000
