@@ -53,8 +53,8 @@ chaos: $(STAMP)
 # `make test` has a selection.
 conformance: $(STAMP)
 	TFDIST_CONFORMANCE=full $(PYTHON) -m pytest tests/training/test_conformance.py \
-	  tests/training/test_programs.py tests/training/keras_suite \
-	  tests/benchmark/test_accuracy.py tests/benchmark/test_scaling.py
+	  tests/training/test_programs.py tests/training/keras_suite
+	TFDIST_CONFORMANCE=full $(PYTHON) -m pytest -m "long and not chaos"
 	TFDIST_CONFORMANCE_TRANSPORT=tensorflow $(PYTHON) -m pytest tests/training/test_conformance.py -k multi_worker
 
 # Drawn programs, compared with plain Keras on one device and on two replicas: make fuzz N=200

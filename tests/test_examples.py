@@ -50,8 +50,17 @@ def test_it_is_short(path):
     assert len(path.read_text().splitlines()) < 80
 
 
+# What another one of them shows too.
+LONG = ("central_storage", "custom_training", "distributed_keras", "multi_worker_with_keras")
+
+
+def each(paths: list[Path]) -> list[object]:
+    marks = {True: pytest.mark.long, False: ()}
+    return [pytest.param(path, marks=marks[path.stem in LONG], id=path.stem) for path in paths]
+
+
 @pytest.mark.cluster
-@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", each(EXAMPLES))
 def test_it_runs_as_its_first_lines_say(path):
     said = RESULT.search(docstring(path))
     assert said, "the docstring has no result"
@@ -87,7 +96,7 @@ def test_the_script_of_the_readme_learns_and_goes_on(tmp_path):
 
 
 @pytest.mark.cluster
-@pytest.mark.parametrize("path", TUTORIALS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", each(TUTORIALS))
 def test_the_tutorial_runs_and_learns(path):
     losses = [float(value) for value in re.findall(r"(?<!val_)loss: ([0-9.]+)", run(path))]
     assert losses
