@@ -24,7 +24,8 @@ def run(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, str, str]:
     ("argv", "problem"),
     [
         ([], "no command given; commands are check, launch,"),
-        (["chekc"], "'chekc' is not a command"),
+        (["chekc"], "'chekc' is not a command; commands are check, launch,"),
+        (["x" * 5000], "is not a command"),
         (["check", "--wait", "x"], "'x' is not a number of seconds"),
         (["check", "--wait", "-1"], "is not a number of seconds"),
         (["check", "more"], "unrecognized arguments: more"),
@@ -47,6 +48,37 @@ def test_a_users_mistake_is_one_line_and_2(
     lines = err.splitlines()
     assert code == 2 and out == ""
     assert len(lines) == 1 and lines[0].startswith("tfdist: ") and problem in lines[0]
+
+
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        ("trian", "'train'"),
+        ("bench colectives", "'collectives'"),
+        ("render jobst --name a", "'jobset'"),
+        ("launch --wrokers 2 -- true", "'--workers'"),
+        ("launch --log d -- true", "'--log-dir'"),
+        ("render tfjob --nmae x", "'--name'"),
+        ("check --wiat=3", "'--wait'"),
+        ("plan --rule linaer", "'linear'"),
+        ("train --strategy mirored", "'mirrored'"),
+        ("train --strategy=Mirrored", "'mirrored'"),
+        ("train --epoch 3", "'--epochs'"),
+        ("train --noaugmnet", "'--noaugment'"),
+    ],
+)
+def test_what_was_meant_is_said(capsys: pytest.CaptureFixture[str], words: str, meant: str) -> None:
+    code, out, err = run(capsys, *words.split())
+    assert (code, out) == (2, "")
+    assert err.endswith(f"; did you mean {meant}?\n") and err.count("\n") == 1
+
+
+@pytest.mark.parametrize("words", ["xyzzy", "launch --xyzzy 2 -- true", "train --xyzzy", "plan -"])
+def test_nothing_is_guessed_where_nothing_is_like_it(
+    capsys: pytest.CaptureFixture[str], words: str
+) -> None:
+    code, _, err = run(capsys, *words.split())
+    assert code == 2 and "did you mean" not in err and err.count("\n") == 1
 
 
 def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,15 +8,15 @@ import sys
 
 from tfdist import __version__
 from tfdist.errors import (
-    EXIT_CONFIG,
     EXIT_DONE,
     EXIT_INTERRUPTED,
     EXIT_USER_ERROR,
+    ConfigError,
     TfdistError,
 )
 from tfdist.runtime import excepthook
 from tfdist.runtime.lasting_output import send_nowhere
-from tfdist.validation import quote
+from tfdist.validation import did_you_mean, quote
 
 # subcommand -> (module with `main(argv) -> int`, what it does)
 COMMANDS = {
@@ -74,8 +74,8 @@ def _run(args: list[str]) -> int:
         return EXIT_DONE
     if not args or args[0] not in COMMANDS:
         given = f"{quote(args[0])} is not a command" if args else "no command given"
-        print(f"tfdist: {given}; commands are {', '.join(COMMANDS)}", file=sys.stderr)
-        return EXIT_CONFIG
+        hint = did_you_mean(args[0], COMMANDS) if args else ""
+        raise ConfigError(f"{given}; commands are {', '.join(COMMANDS)}{hint}")
     code: int = importlib.import_module(COMMANDS[args[0]][0]).main(args[1:])
     return code
 

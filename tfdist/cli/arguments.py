@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import argparse
-from typing import NoReturn
+import re
+import sys
+from collections.abc import Iterable
+from typing import Any, NoReturn
 
 from tfdist import validation
 from tfdist.errors import ConfigError
-from tfdist.validation import quote
+from tfdist.validation import did_you_mean, not_one_of, quote
+
+# What argparse takes for a flag: not a negative number, and not a sentence.
+_FLAG = re.compile(r"-[^\d. ][^ ]*\Z")
 
 
 class Parser(argparse.ArgumentParser):
@@ -15,6 +21,20 @@ class Parser(argparse.ArgumentParser):
 
     def __init__(self, prog: str, description: str) -> None:
         super().__init__(prog=prog, description=description, allow_abbrev=False)
+
+    def parse_args(self, args: Iterable[str] | None = None, namespace: Any = None) -> Any:
+        """Reads the arguments.
+
+        Raises:
+            ConfigError: A flag is unknown, or an argument is malformed or missing.
+        """
+        words = sys.argv[1:] if args is None else list(args)
+        for word in words[: words.index("--")] if "--" in words else words:
+            name = word.partition("=")[0]
+            if _FLAG.match(name) and name not in self._option_string_actions:
+                hint = did_you_mean(name, self._option_string_actions)
+                self.error(f"{quote(name)} is not a flag{hint}")
+        return super().parse_args(words, namespace)
 
     def error(self, message: str) -> NoReturn:
         """Reports a usage error.
@@ -25,7 +45,12 @@ class Parser(argparse.ArgumentParser):
         command = self.prog.removeprefix("tfdist ")
         # argparse repeats what it does not know, line breaks and all.
         line = "".join(c if c.isprintable() else "?" for c in message)
-        raise ConfigError(f"{command}: {line}; see '{self.prog} --help'")
+        help = "" if line.endswith("?") else f"; see '{self.prog} --help'"
+        raise ConfigError(f"{command}: {line}{help}")
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is not None and value not in action.choices:
+            raise argparse.ArgumentError(action, not_one_of(value, list(action.choices)))
 
 
 def cut_command(argv: list[str]) -> tuple[list[str], list[str] | None]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 
 from tfdist.errors import EXIT_DONE, ConfigError
-from tfdist.validation import quote
+from tfdist.validation import did_you_mean, quote
 
 _KUBERNETES = {
     "jobset": "a JobSet",
@@ -30,7 +30,8 @@ def main(argv: list[str]) -> int:
         return EXIT_DONE
     if not argv or argv[0] not in kinds:
         given = f"{quote(argv[0])} is given first" if argv else "no kind is given"
-        raise ConfigError(f"render: {given}; allowed: {', '.join(kinds)}, then its flags")
+        hint = did_you_mean(argv[0], kinds) if argv else ""
+        raise ConfigError(f"render: {given}; allowed: {', '.join(kinds)}, then its flags{hint}")
     # Each loads what the other does not need.
     if argv[0] in _SLURM:
         return int(importlib.import_module("tfdist.cli.render_slurm").main(argv[1:]))

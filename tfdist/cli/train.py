@@ -16,7 +16,7 @@ from tfdist.runtime.lasting_output import outlast_readers
 from tfdist.runtime.startup import prefer_onednn, start_tensorflow
 from tfdist.scaling.rules import DECAYS, RULES
 from tfdist.strategy.kinds import AUTO, NAMES
-from tfdist.validation import MOST_SECONDS
+from tfdist.validation import MOST_SECONDS, did_you_mean, one_of, quote
 
 # The largest number of anything that is counted.
 _MOST = 1_000_000_000
@@ -118,10 +118,36 @@ def parse(values: flags.FlagValues, argv: list[str]) -> dict[str, Any]:
         ConfigError: A flag is unknown, or its value is not allowed.
     """
     try:
-        rest = values(["tfdist train", *argv])[1:]
+        rest = values(["tfdist train", *_checked(values, argv)])[1:]
     except flags.Error as error:
         text = " ".join(str(error).split())
         raise ConfigError(f"train: {text}; see 'tfdist train --help'") from None
     if rest:
         raise ConfigError(f"train: {rest[0]!r} is not a flag; see 'tfdist train --help'")
     return {name: values[name].value for name in define_flags()}
+
+
+def _checked(values: flags.FlagValues, argv: list[str]) -> list[str]:
+    """Returns the arguments if all flags, and the words that they name, are known.
+
+    Raises:
+        ConfigError: One is not.
+    """
+    known = {f"--{name}": name for name in values}
+    known |= {f"--no{name}": name for name in values if values[name].boolean}
+    words = iter(argv)
+    for word in words:
+        if word == "--" or not word.startswith("-"):
+            break
+        given, equals, rest = word.partition("=")
+        flag = f"--{given.lstrip('-')}"
+        if flag not in known:
+            hint = did_you_mean(given, known) or "; see 'tfdist train --help'"
+            raise ConfigError(f"train: {quote(given)} is not a flag{hint}")
+        if values[known[flag]].boolean:
+            continue
+        value = rest if equals else next(words, None)
+        choices = getattr(values[known[flag]].parser, "enum_values", ())
+        if choices and value is not None:
+            one_of(f"train({flag})", value, choices)
+    return argv

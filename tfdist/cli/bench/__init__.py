@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 
 from tfdist.errors import EXIT_DONE, ConfigError
-from tfdist.validation import quote
+from tfdist.validation import did_you_mean, quote
 
 # name -> what it measures; each is a module of this package with `main(argv) -> int`.
 BENCHMARKS = {
@@ -36,6 +36,7 @@ def main(argv: list[str]) -> int:
         return EXIT_DONE
     if not argv or argv[0] not in BENCHMARKS:
         given = f"{quote(argv[0])} is not a benchmark" if argv else "no benchmark is given"
-        raise ConfigError(f"bench: {given}; benchmarks are {', '.join(BENCHMARKS)}")
+        hint = did_you_mean(argv[0], BENCHMARKS) if argv else ""
+        raise ConfigError(f"bench: {given}; benchmarks are {', '.join(BENCHMARKS)}{hint}")
     code: int = importlib.import_module(f"tfdist.cli.bench.{argv[0]}").main(argv[1:])
     return code
