@@ -32,6 +32,8 @@ def run(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, str, str]:
         (["launch"], "no tasks are given; give --workers N or --spec FILE"),
         (["launch", "--workers", "2"], "no command given; add '-- COMMAND'"),
         (["launch", "--workers", "2", "--"], "no command behind '--'"),
+        (["launch", "--workers", "2", "--typo", "x"], "launch: '--typo' is not a flag; see"),
+        (["launch", "python", "x.py"], "no tasks are given"),
         (["launch", "--workers", "two", "--", "true"], "'two' is not an integer"),
         (["launch", "--workers", "1", "--spec", "x", "--", "true"], "exclude each other"),
         (["launch", "--spec", "/none.json", "--", "true"], "cannot be read"),
@@ -194,6 +196,13 @@ def test_python_m_tfdist_is_the_command_too() -> None:
     )
     assert done.returncode == 2 and done.stdout == ""
     assert done.stderr.startswith("tfdist: TF_CONFIG: 'nonsense' is not JSON")
+
+
+def test_a_command_needs_no_dashes_in_front() -> None:
+    command = [sys.executable, "-m", "tfdist", "launch", "--workers", "1", "echo", "--workers", "9"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=SOON)
+    assert done.returncode == 0, done.stderr
+    assert "| --workers 9\n" in done.stdout
 
 
 @pytest.mark.cluster

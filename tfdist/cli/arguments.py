@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import re
 import sys
 from collections.abc import Iterable
@@ -28,13 +29,52 @@ class Parser(argparse.ArgumentParser):
         Raises:
             ConfigError: A flag is unknown, or an argument is malformed or missing.
         """
-        words = sys.argv[1:] if args is None else list(args)
-        for word in words[: words.index("--")] if "--" in words else words:
-            name = word.partition("=")[0]
-            if _FLAG.match(name) and name not in self._option_string_actions:
-                hint = did_you_mean(name, self._option_string_actions)
-                self.error(f"{quote(name)} is not a flag{hint}")
-        return super().parse_args(words, namespace)
+        own, behind = self._divide(sys.argv[1:] if args is None else args, has_command=False)
+        return super().parse_args(own if behind is None else [*own, "--", *behind], namespace)
+
+    def parse_with_command(
+        self, argv: Iterable[str]
+    ) -> tuple[argparse.Namespace, list[str] | None]:
+        """Reads flags in front of a command.
+
+        Returns:
+            The flags, and the command: what is behind `--`, or else begins with the first word that
+            is neither a flag nor a flag's value. None where there is neither.
+
+        Raises:
+            ConfigError: A flag is unknown, malformed or missing.
+        """
+        own, command = self._divide(argv, has_command=True)
+        return super().parse_args(own), command
+
+    def _divide(
+        self, argv: Iterable[str], *, has_command: bool
+    ) -> tuple[list[str], list[str] | None]:
+        """Returns the arguments that are this parser's, and those that are not.
+
+        Raises:
+            ConfigError: A flag is unknown.
+        """
+        own: list[str] = []
+        words = iter(argv)
+        for word in words:
+            if word == "--":
+                return own, list(words)
+            name, equals, _ = word.partition("=")
+            is_flag = _FLAG.match(name) is not None
+            if has_command and not is_flag:
+                return own, [word, *words]
+            own.append(word)
+            if is_flag and self._known(name).nargs is None and not equals:
+                own += itertools.islice(words, 1)  # Its value, whatever it looks like.
+        return own, None
+
+    def _known(self, flag: str) -> argparse.Action:
+        found = self._option_string_actions.get(flag)
+        if found is None:
+            hint = did_you_mean(flag, self._option_string_actions)
+            self.error(f"{quote(flag)} is not a flag{hint}")
+        return found
 
     def error(self, message: str) -> NoReturn:
         """Reports a usage error.
@@ -51,14 +91,6 @@ class Parser(argparse.ArgumentParser):
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is not None and value not in action.choices:
             raise argparse.ArgumentError(action, not_one_of(value, list(action.choices)))
-
-
-def cut_command(argv: list[str]) -> tuple[list[str], list[str] | None]:
-    """Returns the arguments before `--`, and the command behind it; None where there is no `--`."""
-    if "--" not in argv:
-        return argv, None
-    at = argv.index("--")
-    return argv[:at], argv[at + 1 :]
 
 
 def seconds(text: str) -> float:

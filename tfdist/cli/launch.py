@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from tfdist.cli.arguments import Parser, count, cut_command, seconds
+from tfdist.cli.arguments import Parser, count, seconds
 from tfdist.cluster.spec import ROLES
 from tfdist.errors import ConfigError
 from tfdist.launcher.job import Job
@@ -20,8 +20,7 @@ def main(argv: list[str]) -> int:
     Raises:
         ConfigError: the flags or the file do not describe a job. Nothing was started.
     """
-    before, command = cut_command(argv)
-    args = _parser().parse_args(before)
+    args, command = _parser().parse_with_command(argv)
     counts = {role: getattr(args, role) for role in ROLES}
     given = [_FLAGS[role] for role in ROLES if counts[role] is not None]
     if command == []:
@@ -49,7 +48,7 @@ def main(argv: list[str]) -> int:
 
 
 def _parser() -> Parser:
-    parser = Parser("tfdist launch", "Run a cluster of local processes: flags, then -- COMMAND.")
+    parser = Parser("tfdist launch", "Run a cluster of local processes: flags, then the command.")
     for role in ROLES:
         parser.add_argument(
             _FLAGS[role], dest=role, type=count, metavar="N", help=f"number of {role} tasks"

@@ -24,7 +24,7 @@ def main(argv: list[str]) -> int:
     """
     kinds = {**_KUBERNETES, **_SLURM}
     if argv and argv[0] in ("-h", "--help"):
-        lines = ["usage: tfdist render KIND [ARGUMENTS] -- COMMAND", ""]
+        lines = ["usage: tfdist render KIND [FLAGS] [--] COMMAND", ""]
         lines += [f"  {name:10}{text}" for name, text in kinds.items()]
         print("\n".join([*lines, "", "'tfdist render KIND --help' says more."]))
         return EXIT_DONE

@@ -8,11 +8,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from tfdist.cli.arguments import Parser, count, cut_command
+from tfdist.cli.arguments import Parser, count
 from tfdist.cli.output import made_by
 from tfdist.errors import EXIT_DONE
 from tfdist.render.commented import commented
-from tfdist.render.kubernetes import KINDS, documents
+from tfdist.render.kubernetes import documents
 from tfdist.render.settings import GANG_SCHEDULERS, Settings
 from tfdist.render.workload import Workload
 from tfdist.strategy import kinds
@@ -109,16 +109,16 @@ def main(argv: list[str]) -> int:
     """Writes the documents that the arguments describe.
 
     Args:
-        argv: The kind, flags, and `--` with the command.
+        argv: The kind, its flags, and the command.
 
     Raises:
         ConfigError: An argument is malformed or missing, or they contradict each other.
     """
-    options, command = cut_command(argv)
-    args = _parser().parse_args(options)
+    kind = argv[0]
+    args, command = _parser(kind).parse_with_command(argv[1:])
     if args.image is None:
-        reject("render(--image)", f"missing; a {args.kind} runs in a container")
-    if args.kind == "runtime":
+        reject("render(--image)", f"missing; a {kind} runs in a container")
+    if kind == "runtime":
         command = command or _RUNTIME_COMMAND
         args.workers = 1 if args.workers is None else args.workers
     if args.workers is None:
@@ -136,7 +136,7 @@ def main(argv: list[str]) -> int:
         secret=args.secret,
     )
     _check_strategy(workload)
-    made = documents(args.kind, workload, _settings(args))
+    made = documents(kind, workload, _settings(args))
     print(f"{made_by(['render', *argv])}\n{commented(made)}", end="")
     return EXIT_DONE
 
@@ -176,12 +176,10 @@ def _check_strategy(workload: Workload) -> None:
         )
 
 
-def _parser() -> Parser:
+def _parser(kind: str) -> Parser:
     parser = Parser(
-        "tfdist render",
-        "Write a TFJob, JobSet or TrainJob that runs '-- COMMAND' in every task, or a runtime.",
+        f"tfdist render {kind}", f"Write a {kind} for Kubernetes, whose tasks all run the command."
     )
-    parser.add_argument("kind", choices=KINDS, help="the kind of job")
     parser.add_argument("--workers", type=count, help="worker tasks (1 in a runtime)")
     parser.add_argument("--ps", type=count, default=0, help="parameter servers; adds a chief")
     parser.add_argument("--name", required=True, help="name of the job")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from tfdist.cli.arguments import Parser, count, cut_command
+from tfdist.cli.arguments import Parser, count
 from tfdist.cli.output import made_by
 from tfdist.errors import EXIT_DONE
 from tfdist.render.slurm import sbatch
@@ -20,8 +20,8 @@ def main(argv: list[str]) -> int:
     Raises:
         ConfigError: An argument is malformed or missing, or at odds with another.
     """
-    before, command = cut_command(argv)
-    job = SlurmJob(command=command or [], **vars(_parser().parse_args(before)))
+    args, command = _parser().parse_with_command(argv)
+    job = SlurmJob(command=command or [], **vars(args))
     script = sbatch(job)
     if job.time is None and not any(option.startswith(("--time", "-t")) for option in job.options):
         print(
@@ -44,7 +44,7 @@ def _pair(text: str) -> tuple[str, str]:
 
 def _parser() -> Parser:
     parser = Parser(
-        "tfdist render slurm", "Write a batch script that runs '-- COMMAND' in every task."
+        "tfdist render slurm", "Write a batch script that runs the command in every task."
     )
     add = parser.add_argument
     add("--name", required=True, help="name of the job")
