@@ -290,7 +290,7 @@ def test_the_worker_that_ended_first_is_named(tmp_path, codes, kind, message):
         raise local._failure(processes, tmp_path)
 
 
-SHORT = ["--sizes", "1K", "256K", "--seconds", "0.01", "--wire_types", "float32", "bfloat16"]
+SHORT = ["--sizes", "1K", "256K", "--seconds", "0.01", "--wire-types", "float32", "bfloat16"]
 
 
 def command(*arguments):

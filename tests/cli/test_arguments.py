@@ -11,7 +11,7 @@ from tfdist.errors import ConfigError
 def parser() -> Parser:
     made = Parser("tfdist try", "")
     made.add_argument("--workers", type=count)
-    made.add_argument("--env", action="append", default=[])
+    made.add_argument("--env-vars", action="append", default=[])
     made.add_argument("--report", action="store_true")
     made.add_argument("-v", action="store_true")
     return made
@@ -24,7 +24,7 @@ def parser() -> Parser:
         ("--workers 2 -- python x.py", "python x.py"),
         ("--workers=2 python --workers 3 -- x", "python --workers 3 -- x"),
         ("--report -v python x.py --typo", "python x.py --typo"),
-        ("--env A=1 --env B python", "python"),
+        ("--env-vars A=1 --env-vars B python", "python"),
         ("-- --typo x", "--typo x"),
         ("--report -- -- x", "-- x"),
         ("- x", "- x"),
@@ -41,12 +41,24 @@ def test_flags_of_the_command_are_its_own() -> None:
     assert args.workers == 2 and not args.report
 
 
+def test_dashes_and_underscores_are_the_same_in_flags_alone() -> None:
+    argv = ["--env_vars", "A_B=1", "--env-vars=C_D=x_y", "--", "--env_vars", "a_b"]
+    args, command = parser().parse_with_command(argv)
+    assert args.env_vars == ["A_B=1", "C_D=x_y"] and command == ["--env_vars", "a_b"]
+    _, command = parser().parse_with_command(["--report", "a_b", "--env_vars"])
+    assert command == ["a_b", "--env_vars"]
+    assert parser().parse_args(["--env_vars=--a_b", "--env-vars", "c_d"]).env_vars == [
+        "--a_b",
+        "c_d",
+    ]
+
+
 def test_there_may_be_no_command() -> None:
     assert parser().parse_with_command(["--workers", "2"])[1] is None
 
 
 def test_a_sentence_is_no_flag() -> None:
-    assert parser().parse_args(["--env", "--a sentence"]).env == ["--a sentence"]
+    assert parser().parse_args(["--env-vars", "--a sentence"]).env_vars == ["--a sentence"]
 
 
 @pytest.mark.parametrize(

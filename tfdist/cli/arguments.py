@@ -18,7 +18,10 @@ _FLAG = re.compile(r"-[^\d. ][^ ]*\Z")
 
 
 class Parser(argparse.ArgumentParser):
-    """Raises ConfigError where argparse would print its usage and exit."""
+    """Raises ConfigError where argparse would print its usage and exit.
+
+    Flags are defined with dashes, and may be given with underscores.
+    """
 
     def __init__(self, prog: str, description: str) -> None:
         super().__init__(prog=prog, description=description, allow_abbrev=False)
@@ -50,7 +53,7 @@ class Parser(argparse.ArgumentParser):
     def _divide(
         self, argv: Iterable[str], *, has_command: bool
     ) -> tuple[list[str], list[str] | None]:
-        """Returns the arguments that are this parser's, and those that are not.
+        """Returns the arguments that are this parser's, with dashes, and those that are not.
 
         Raises:
             ConfigError: A flag is unknown.
@@ -60,11 +63,12 @@ class Parser(argparse.ArgumentParser):
         for word in words:
             if word == "--":
                 return own, list(words)
-            name, equals, _ = word.partition("=")
+            name, equals, value = word.partition("=")
             is_flag = _FLAG.match(name) is not None
             if has_command and not is_flag:
                 return own, [word, *words]
-            own.append(word)
+            name = name.replace("_", "-") if is_flag else name
+            own.append(name + equals + value)
             if is_flag and self._known(name).nargs is None and not equals:
                 own += itertools.islice(words, 1)  # Its value, whatever it looks like.
         return own, None
@@ -91,6 +95,11 @@ class Parser(argparse.ArgumentParser):
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is not None and value not in action.choices:
             raise argparse.ArgumentError(action, not_one_of(value, list(action.choices)))
+
+
+def flag(name: str) -> str:
+    """Returns the flag of an option's name: `--base-batch` of `base_batch`."""
+    return f"--{name.replace('_', '-')}"
 
 
 def seconds(text: str) -> float:

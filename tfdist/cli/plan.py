@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 from tfdist.cli import plan_cost
-from tfdist.cli.arguments import Parser
+from tfdist.cli.arguments import Parser, flag
 from tfdist.errors import EXIT_DONE
 from tfdist.scaling.plan import Plan
 from tfdist.scaling.rules import DECAYS, RULES
@@ -30,7 +30,7 @@ def main(argv: list[str]) -> int:
     costs = plan_cost.is_asked(options)
     plan = None
     if not costs or args["base_learning_rate"] is not None:
-        missing = [f"--{name}" for name in _REQUIRED if args[name] is None]
+        missing = [flag(name) for name in _REQUIRED if args[name] is None]
         if missing:
             parser.error(f"the following arguments are required: {', '.join(missing)}")
         plan = scale(**args)
@@ -75,7 +75,7 @@ def _parser() -> tuple[Parser, list[str]]:
     )
     _add(parser, "per_replica_batch", int, "examples per replica and step")
     _add(parser, "num_replicas", int, "replicas in sync")
-    _add(parser, "base_learning_rate", float, "the rate for --base_batch")
+    _add(parser, "base_learning_rate", float, "the rate for --base-batch")
     _add(parser, "base_batch", int, "the batch that rate was tuned for (256)", default=256)
     _add(
         parser,
@@ -99,22 +99,15 @@ def _parser() -> tuple[Parser, list[str]]:
     )
     _add(parser, "epochs", float, "epochs of the run")
     _add(parser, "num_examples", int, "examples per epoch")
-    _add(parser, "steps_per_epoch", int, "global batches per epoch, instead of --num_examples")
+    _add(parser, "steps_per_epoch", int, "global batches per epoch, instead of --num-examples")
     _add(parser, "accumulate_steps", int, "global batches per update (1)", default=1)
-    parser.add_argument(
-        "--drop_remainder",
-        "--drop-remainder",
-        action="store_true",
-        help="drop a partial last batch",
-    )
+    parser.add_argument("--drop-remainder", action="store_true", help="drop a partial last batch")
     parser.add_argument("--json", action="store_true", help="print JSON")
     return parser, plan_cost.add_options(parser)
 
 
 def _add(parser: Parser, name: str, kind: object, text: str, **more: object) -> None:
-    # Underscores as the flags of `tfdist train`, dashes as the other subcommands.
-    names = dict.fromkeys([f"--{name}", f"--{name.replace('_', '-')}"])
-    parser.add_argument(*names, type=kind, help=text, **more)  # type: ignore[arg-type]
+    parser.add_argument(flag(name), type=kind, help=text, **more)  # type: ignore[arg-type]
 
 
 def _floats(text: str) -> list[float]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from typing import Any
 
 from absl import flags
 
+from tfdist.cli.arguments import flag
 from tfdist.cluster import Cluster
 from tfdist.collectives.transport_names import TRANSPORTS, WIRE_NAMES
 from tfdist.errors import ConfigError
@@ -38,8 +40,8 @@ def define_flags() -> flags.FlagValues:
     integer("per_replica_batch", 32, "Examples per replica and step.", 1, _MOST, **on)
     integer("accumulate_steps", 1, "Batches per update of the weights.", 1, _MOST, **on)
     integer("epochs", 10, "Passes over the training data.", 1, _MOST, **on)
-    number("base_learning_rate", 0.08, "The rate for a batch of --base_batch.", 0.0, _MOST, **on)
-    integer("base_batch", 256, "The batch --base_learning_rate is for.", 1, _MOST, **on)
+    number("base_learning_rate", 0.08, "The rate for a batch of --base-batch.", 0.0, _MOST, **on)
+    integer("base_batch", 256, "The batch --base-learning-rate is for.", 1, _MOST, **on)
     enum("rule", "linear", tuple(RULES), "How the rate is scaled with the global batch.", **on)
     number("warmup_epochs", 1.0, "Epochs of gradual warmup.", 0.0, _MOST, **on)
     enum("decay", "cosine", DECAYS, "The decay of the rate after warmup.", **on)
@@ -117,9 +119,10 @@ def parse(values: flags.FlagValues, argv: list[str]) -> dict[str, Any]:
     Raises:
         ConfigError: A flag is unknown, or its value is not allowed.
     """
+    own = _spelled(values, argv)
     try:
-        rest = values(["tfdist train", *_checked(values, argv)])[1:]
-    except flags.Error as error:
+        rest = values(["tfdist train", *own])[1:]
+    except (flags.Error, ValueError) as error:
         text = " ".join(str(error).split())
         raise ConfigError(f"train: {text}; see 'tfdist train --help'") from None
     if rest:
@@ -127,27 +130,29 @@ def parse(values: flags.FlagValues, argv: list[str]) -> dict[str, Any]:
     return {name: values[name].value for name in define_flags()}
 
 
-def _checked(values: flags.FlagValues, argv: list[str]) -> list[str]:
-    """Returns the arguments if all flags, and the words that they name, are known.
+def _spelled(values: flags.FlagValues, argv: list[str]) -> list[str]:
+    """Returns the arguments with absl's names of the flags: underscores, and `noaugment`.
 
     Raises:
-        ConfigError: One is not.
+        ConfigError: A flag, or the word that it names, is unknown.
     """
-    known = {f"--{name}": name for name in values}
-    known |= {f"--no{name}": name for name in values if values[name].boolean}
+    negations = {f"no{name}": name for name in values if values[name].boolean}
+    known = {flag(name): name for name in (*values, *negations)}
+    known |= {flag(f"no_{name}"): negation for negation, name in negations.items()}
+    own: list[str] = []
     words = iter(argv)
     for word in words:
         if word == "--" or not word.startswith("-"):
-            break
-        given, equals, rest = word.partition("=")
-        flag = f"--{given.lstrip('-')}"
-        if flag not in known:
+            return [*own, word, *words]
+        given, equals, value = word.partition("=")
+        name = known.get(flag(given.lstrip("-")))
+        if name is None:
             hint = did_you_mean(given, known) or "; see 'tfdist train --help'"
             raise ConfigError(f"train: {quote(given)} is not a flag{hint}")
-        if values[known[flag]].boolean:
-            continue
-        value = rest if equals else next(words, None)
-        choices = getattr(values[known[flag]].parser, "enum_values", ())
-        if choices and value is not None:
-            one_of(f"train({flag})", value, choices)
-    return argv
+        alone = equals or name in negations or values[name].boolean
+        behind = [] if alone else list(itertools.islice(words, 1))
+        choices = getattr(values[negations.get(name, name)].parser, "enum_values", ())
+        for choice in ([value] if equals else behind) if choices else ():
+            one_of(f"train({flag(name)})", choice, choices)
+        own += [f"--{name}{equals}{value}", *behind]
+    return own

@@ -52,7 +52,7 @@ def named_model(name: str, image_size: int | None = None, classes: int | None = 
         reason = str(error).strip().splitlines()[0]
         raise ConfigError(
             f"plan(--model): {name} cannot be built with {given}: {reason}; give other values of "
-            "--image_size and --classes"
+            "--image-size and --classes"
         ) from None
 
 
@@ -74,8 +74,8 @@ def _of_keras(name: str) -> Any:
 def _saved(name: str, image_size: int | None, classes: int | None) -> Any:
     if image_size is not None or classes is not None:
         raise ConfigError(
-            f"plan(--image_size): given beside the file {quote(name)}, whose model has a size and "
-            "classes of its own; leave --image_size and --classes out"
+            f"plan(--image-size): given beside the file {quote(name)}, whose model has a size and "
+            "classes of its own; leave --image-size and --classes out"
         )
     if not Path(name).is_file():
         raise ConfigError(f"plan(--model): {quote(name)} is not a file; give one that Keras saved")

@@ -110,7 +110,7 @@ def _parser() -> Parser:
     for name, known in (
         ("operations", cells.OPERATIONS),
         ("transports", tuple(cells.TRANSPORTS)),
-        ("wire_types", cells.WIRE_TYPES),
+        ("wire-types", cells.WIRE_TYPES),
     ):
         parser.add_argument(
             f"--{name}",

@@ -19,7 +19,7 @@ def main(argv: list[str]) -> int:
         "two workers; list how far their losses are apart.",
     )
     parser.add_argument("--steps", type=count, default=20, help="updates of the weights (20)")
-    parser.add_argument("--global_batch", type=count, default=32, help="examples per step (32)")
+    parser.add_argument("--global-batch", type=count, default=32, help="examples per step (32)")
     parser.add_argument(
         "--dtype",
         choices=("float32", "float64"),
@@ -27,7 +27,7 @@ def main(argv: list[str]) -> int:
         help="the type of all computations (float32)",
     )
     parser.add_argument(
-        "--learning_rate",
+        "--learning-rate",
         type=float,
         help="rate of SGD with momentum and clipped gradients (float32: 1e-5, float64: 0.01)",
     )
