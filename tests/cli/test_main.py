@@ -155,6 +155,27 @@ def test_check_rejects_what_is_malformed(
     )
 
 
+@pytest.mark.parametrize(
+    ("cluster", "problem"),
+    [
+        ({"ps": ["127.0.0.1:1"], "worker": ["127.0.0.1:2"]}, "the cluster has no chief task"),
+        ({"ps": ["127.0.0.1:1"], "chief": ["127.0.0.1:2"]}, "there is a ps but no worker"),
+        ({"worker": ["198.51.100.7:1", "127.0.0.1:2"]}, "worker/0 has the address 198.51.100.7:1"),
+    ],
+)
+def test_check_refuses_what_cannot_run(
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    cluster: dict[str, list[str]],
+    problem: str,
+) -> None:
+    role = "worker" if "worker" in cluster else "chief"
+    config = {"cluster": cluster, "task": {"type": role, "index": 0}}
+    monkeypatch.setenv("TF_CONFIG", json.dumps(config))
+    code, out, err = run(capsys, "check")
+    assert (code, out) == (2, "") and problem in err and err.count("\n") == 1
+
+
 def test_check_waits_for_the_peers_and_names_who_is_absent(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -207,12 +228,13 @@ def test_a_command_needs_no_dashes_in_front() -> None:
 
 @pytest.mark.cluster
 def test_all_tasks_of_a_launched_cluster_meet() -> None:
-    command = [sys.executable, "-m", "tfdist", "launch", "--workers", "2", "--ps", "1", "--"]
+    command = [sys.executable, "-m", "tfdist", "launch"]
+    command += ["--workers", "2", "--ps", "1", "--chief", "1"]
     done = subprocess.run(
         [*command, "tfdist", "check", "--wait", "60"], capture_output=True, text=True, timeout=120
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout.count("| all 3 tasks met\n") == 3
+    assert done.stdout.count("| all 4 tasks met\n") == 4
 
 
 def test_env_shows_no_secret(

@@ -10,7 +10,7 @@ from tfdist.cluster import Cluster, Task
 from tfdist.errors import EXIT_DONE, EXIT_PEER_LOST, ConfigError
 from tfdist.runtime import heartbeat, sigterm
 from tfdist.runtime.stall_limit import patience, stall_seconds
-from tfdist.strategy.kinds import choose
+from tfdist.strategy.kinds import check_parameter_servers, choose
 
 # A job's tasks stop together: the others name the one that is stuck before all count as stuck.
 _LIMITS = 2
@@ -20,7 +20,8 @@ def main(argv: list[str]) -> int:
     """Prints the cluster that the environment describes.
 
     Raises:
-        ConfigError: the environment describes none, or with `--alive` no heartbeat.
+        ConfigError: the environment describes none that can run here, or with `--alive` no
+            heartbeat.
         PeerError: with `--wait`, a peer did not come.
     """
     parser = Parser("tfdist check", "Show the cluster and this task.")
@@ -37,12 +38,17 @@ def main(argv: list[str]) -> int:
     args = parser.parse_args(argv)
     if args.alive:
         return _alive()
+    # A liveness probe needs none of it.
+    from tfdist.rendezvous.meeting import rendezvous
+    from tfdist.rendezvous.own_address import check_own_address
+
     cluster = Cluster.from_environment()
+    if cluster.has_ps:
+        check_parameter_servers(cluster)
+    check_own_address(cluster)
     for line in describe(cluster):
         print(line, flush=True)
     if args.wait is not None and not cluster.is_local:
-        from tfdist.rendezvous.meeting import rendezvous
-
         sigterm.end_process_one()
         # A job of its own: it must not take the place of a task that is about to train.
         rendezvous(cluster, timeout=args.wait, job="tfdist check")
