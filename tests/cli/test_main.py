@@ -4,11 +4,13 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from tfdist import cli
 from tfdist.launcher.ports import free_ports
+from tfdist.runtime.heartbeat import Heart
 
 SOON = 60.0
 TWO = {"cluster": {"worker": ["a:1", "b:2"]}, "task": {"type": "worker", "index": 1}}
@@ -195,6 +197,60 @@ def test_env_shows_versions_and_variables(
     assert code == 0
     rows = dict(line.split(None, 1) for line in out.splitlines())
     assert rows["python"].startswith("3.") and rows["TF_NUM_INTRAOP_THREADS"] == "'3'"
+
+
+def test_check_prints_json_and_nothing_else(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TF_CONFIG", json.dumps(TWO))
+    code, out, _ = run(capsys, "check", "--json")
+    assert code == 0
+    assert json.loads(out) == {
+        "source": "TF_CONFIG",
+        "tasks": [{"task": "worker/0", "address": "a:1"}, {"task": "worker/1", "address": "b:2"}],
+        "this": "worker/1",
+        "chief": "worker/0",
+        "auto": {
+            "strategy": "multi_worker_mirrored",
+            "reason": "the cluster has 2 workers and no ps",
+        },
+        "met": False,
+    }
+
+
+def test_check_prints_the_meeting_as_json(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = {**TWO, "cluster": {"worker": [f"127.0.0.1:{free_ports(1)[0]}"]}}
+    config["task"] = {"type": "worker", "index": 0}
+    monkeypatch.setenv("TF_CONFIG", json.dumps(config))
+    code, out, _ = run(capsys, "check", "--json", "--wait", "20")
+    assert code == 0 and json.loads(out)["met"] is True
+
+
+def test_a_heartbeat_as_json(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("TFDIST_HEARTBEAT", str(tmp_path / "beat"))
+    assert json.loads(run(capsys, "check", "--alive", "--json")[1]) == {"state": "no heartbeat yet"}
+    Heart().write("training", epoch=1, step=7)
+    code, out, _ = run(capsys, "check", "--alive", "--json")
+    beat = json.loads(out)
+    assert code == 0 and 0 <= beat.pop("seconds") < 600
+    assert beat == {"state": "alive", "phase": "training", "epoch": 1, "step": 7}
+
+
+def test_env_prints_json_and_nothing_else(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TFDIST_SECRET", "0123")
+    monkeypatch.setenv("TFDIST_WAIT", "17")
+    code, out, _ = run(capsys, "env", "--json")
+    found = json.loads(out)
+    assert code == 0 and "0123" not in out
+    assert set(found) == {"python", "platform", "packages", "cores", "gpus", "variables"}
+    assert found["packages"]["keras"].startswith("3.")
+    assert found["variables"]["TFDIST_WAIT"] == "17"
 
 
 @pytest.mark.parametrize("argv", [["check"], ["env"], ["launch", "--workers", "0", "--", "x"]])

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import json
 from typing import Any
 
 from tfdist.cli import plan_cost
 from tfdist.cli.arguments import Parser, flag
+from tfdist.cli.output import print_json
 from tfdist.errors import EXIT_DONE
 from tfdist.scaling.plan import Plan
 from tfdist.scaling.rules import DECAYS, RULES
@@ -41,7 +41,7 @@ def main(argv: list[str]) -> int:
         found: dict[str, Any] = {} if plan is None else plan.to_dict()
         if estimate is not None:
             found["cost"] = estimate.to_dict()
-        print(json.dumps(found, indent=2))
+        print_json(found)
         return EXIT_DONE
     if plan is not None:
         _print(plan)
