@@ -23,6 +23,9 @@ COMMANDS = {
     "check": ("tfdist.cli.check", "show the cluster and this task"),
     "launch": ("tfdist.cli.launch", "run a cluster of local processes"),
     "train": ("tfdist.cli.train", "train ResNet50 with any strategy"),
+    "evaluate": ("tfdist.cli.evaluate", "evaluate the model of a run"),
+    "predict": ("tfdist.cli.predict", "classify image files with it"),
+    "export": ("tfdist.cli.export", "write it as a SavedModel"),
     "plan": ("tfdist.cli.plan", "compute batch size, learning rate and cost"),
     "bench": ("tfdist.cli.bench", "measure speed, scaling, batches, input, collectives, losses"),
     "profile": ("tfdist.cli.profile", "say where the time of recorded steps went"),
@@ -82,5 +85,5 @@ def _run(args: list[str]) -> int:
 
 def _usage() -> str:
     lines = ["usage: tfdist COMMAND [ARGUMENTS]", ""]
-    lines += [f"  {name:8}{text}" for name, (_, text) in COMMANDS.items()]
+    lines += [f"  {name:10}{text}" for name, (_, text) in COMMANDS.items()]
     return "\n".join([*lines, "", "'tfdist COMMAND --help' says more."])

@@ -6,6 +6,7 @@ import itertools
 import json
 from typing import Any
 
+import yaml
 from absl import flags
 
 from tfdist.cli.arguments import flag
@@ -18,7 +19,7 @@ from tfdist.runtime.lasting_output import outlast_readers
 from tfdist.runtime.startup import prefer_onednn, start_tensorflow
 from tfdist.scaling.rules import DECAYS, RULES
 from tfdist.strategy.kinds import AUTO, NAMES
-from tfdist.validation import MOST_SECONDS, did_you_mean, one_of, quote
+from tfdist.validation import MOST_SECONDS, did_you_mean, kind, one_of, quote
 
 # The largest number of anything that is counted.
 _MOST = 1_000_000_000
@@ -34,18 +35,26 @@ def define_flags() -> flags.FlagValues:
     integer("virtual_devices", 0, "Number of devices to split the CPU into; 0: none.", 0, **on)
     string("dataset", "digits", "digits, a TFDS name, folder:PATH or synthetic.", **on)
     string("data_dir", None, "The folder of TFDS's datasets.", **on)
-    enum("model", "resnet50", ("resnet50", "small_cnn"), "The model to train.", **on)
-    integer("image_size", 32, "Height and width, in pixels.", 8, 100_000, **on)
+    number("validation_split", 0.0, "Part of a folder's images to test on.", 0.0, 1.0, **on)
+    string("model", "resnet50", "resnet50, small_cnn, of keras.applications, or module:f.", **on)
+    integer("image_size", None, "Height and width, in pixels; the images' own.", 8, 100_000, **on)
     boolean("augment", True, "Augment as the dataset's recipe says.", **on)
     integer("per_replica_batch", 32, "Examples per replica and step.", 1, _MOST, **on)
     integer("accumulate_steps", 1, "Batches per update of the weights.", 1, _MOST, **on)
     integer("epochs", 10, "Passes over the training data.", 1, _MOST, **on)
+    integer("limit_steps", None, "Steps of an epoch, for a part of the data.", 1, _MOST, **on)
+    number("max_time", None, "Seconds after which training ends.", 0.0, MOST_SECONDS, **on)
+    boolean("smoke", False, "Try all parts out: 3 steps, a validation, a checkpoint.", **on)
     number("base_learning_rate", 0.08, "The rate for a batch of --base-batch.", 0.0, _MOST, **on)
     integer("base_batch", 256, "The batch --base-learning-rate is for.", 1, _MOST, **on)
     enum("rule", "linear", tuple(RULES), "How the rate is scaled with the global batch.", **on)
-    number("warmup_epochs", 1.0, "Epochs of gradual warmup.", 0.0, _MOST, **on)
+    number("warmup_epochs", None, "Epochs of gradual warmup; 1, or half a run.", 0.0, _MOST, **on)
     enum("decay", "cosine", DECAYS, "The decay of the rate after warmup.", **on)
     enum("optimizer", "sgd", ("sgd", "adam", "adamw"), "The optimizer; sgd has momentum 0.9.", **on)
+    number("weight_decay", 0.0, "Decoupled weight decay.", 0.0, 1.0, **on)
+    number("label_smoothing", 0.0, "The part of a label that all classes share.", 0.0, 1.0, **on)
+    number("clip_norm", None, "The most that the gradient's norm may be.", 0.0, _MOST, **on)
+    number("ema", None, "Momentum of an average of the weights, as 0.999.", 0.0, 1.0, **on)
     boolean("synchronized_batch_norm", False, "Normalise over the global batch.", **on)
     enum(
         "mixed_precision",
@@ -60,9 +69,13 @@ def define_flags() -> flags.FlagValues:
     number("outer_learning_rate", 1.0, "The part of the way to an average.", 0.0, _MOST, **on)
     number("outer_momentum", 0.0, "Nesterov momentum of that way.", 0.0, 1.0, **on)
     integer("seed", 0, "Initial weights, order and augmentation follow from it.", 0, **on)
-    string("output_dir", None, "Where the model, plan and history are written.", **on)
+    string("output_dir", None, "The run's folder: model, plan, history, checkpoints.", **on)
+    boolean("overwrite", False, "Remove the run that is in it.", **on)
     string("checkpoint_dir", None, "Where training is saved, and resumed from.", **on)
     integer("checkpoint_steps", None, "Batches between two checkpoints; else each epoch.", 1, **on)
+    number("checkpoint_seconds", None, "Seconds between them.", 0.0, MOST_SECONDS, **on)
+    integer("steps_per_call", None, "Steps in one call of TensorFlow.", 1, _MOST, **on)
+    string("config", None, "A file of these flags, as a run's config.yaml.", **on)
     string("profile", None, "Record steps A:B, for tfdist profile.", **on)
     listed("profile_tasks", None, "The tasks that do: worker/1,...; all.", **on)
     waiting = "Seconds to wait for the other tasks ($TFDIST_WAIT)."
@@ -91,18 +104,20 @@ def main(argv: list[str]) -> int:
     prefer_onednn()
     start_tensorflow()
     from tfdist.programs import evaluator, train
+    from tfdist.programs.options import TrainOptions
 
+    train_options = TrainOptions(**options)
     if cluster.task.type == "evaluator":
-        evaluator.evaluate(cluster, train.TrainOptions(**options))
+        evaluator.evaluate(cluster, train_options)
         return 0
-    summary = train.train(cluster, train.TrainOptions(**options))
+    summary = train.train(cluster, train_options)
     if summary is not None:
         print(summary, flush=True)
     return 0
 
 
 # Options that may differ between tasks: the folders of their files.
-_OWN = ("output_dir", "data_dir", "checkpoint_dir")
+_OWN = ("output_dir", "data_dir", "checkpoint_dir", "overwrite")
 
 
 def _job(options: dict[str, Any]) -> str:
@@ -127,7 +142,9 @@ def parse(values: flags.FlagValues, argv: list[str]) -> dict[str, Any]:
         raise ConfigError(f"train: {text}; see 'tfdist train --help'") from None
     if rest:
         raise ConfigError(f"train: {rest[0]!r} is not a flag; see 'tfdist train --help'")
-    return {name: values[name].value for name in define_flags()}
+    if values["config"].value is not None:
+        _read_config(values)
+    return {name: values[name].value for name in define_flags() if name != "config"}
 
 
 def _spelled(values: flags.FlagValues, argv: list[str]) -> list[str]:
@@ -156,3 +173,32 @@ def _spelled(values: flags.FlagValues, argv: list[str]) -> list[str]:
             one_of(f"train({flag(name)})", choice, choices)
         own += [f"--{name}{equals}{value}", *behind]
     return own
+
+
+def _read_config(values: flags.FlagValues) -> None:
+    """Takes from a file what the command line does not say."""
+    where = f"train(--config): {quote(values['config'].value)}"
+    try:
+        with open(values["config"].value, encoding="utf-8") as file:
+            told = yaml.safe_load(file)
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is no text"
+        raise ConfigError(f"{where} cannot be read ({reason})") from None
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{where} is no YAML: {' '.join(str(error).split())[:200]}") from None
+    if not isinstance(told, dict):
+        raise ConfigError(f"{where} holds {kind(told)}; allowed: flags and their values")
+    for name, value in told.items():
+        flag = str(name).replace("-", "_")
+        if flag not in values or flag == "config":
+            known = [each for each in values if each != "config"]
+            raise ConfigError(
+                f"{where}: {quote(name)} is no flag of tfdist train{did_you_mean(flag, known)}"
+            )
+        if values[flag].present or value is None:
+            continue
+        given = ",".join(map(str, value)) if isinstance(value, list) else value
+        try:
+            values[flag].parse(str(given).lower() if isinstance(given, bool) else str(given))
+        except flags.Error as error:
+            raise ConfigError(f"{where}: {' '.join(str(error).split())}") from None

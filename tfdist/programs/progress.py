@@ -84,6 +84,29 @@ class Progress(keras.callbacks.Callback):
         print(text, flush=True)
 
 
+class TimeLimit(keras.callbacks.Callback):
+    """Ends training after the batch, and the epoch, in which its time is over.
+
+    Args:
+        seconds: The time, from the start of this process's training.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__()
+        self._seconds = seconds
+        self._end = 0.0
+
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        """Starts the clock."""
+        self._end = time.monotonic() + self._seconds
+
+    def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+        """Stops training once the time is over."""
+        if time.monotonic() >= self._end and not self.model.stop_training:
+            self.model.stop_training = True
+            print(f"stopped: {self._seconds:g} s are over (--max-time)", flush=True)
+
+
 def _duration(seconds: float) -> str:
     minutes, rest = divmod(round(seconds), 60)
     return f"{minutes}:{rest:02d}"

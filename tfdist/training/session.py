@@ -288,6 +288,7 @@ def resume(
     checkpoints: Checkpoints | None,
     feed: AnyFeed,
     loop: Loop,
+    epochs: int,
     *,
     announces: bool,
 ) -> Position:
@@ -299,6 +300,7 @@ def resume(
         checkpoints: The directory that it was found in.
         feed: The data of the call.
         loop: The loop that trains.
+        epochs: The epoch that the call ends before.
         announces: Whether to log it.
 
     Returns:
@@ -313,7 +315,7 @@ def resume(
     if was.fit > start.fit:  # This call was done when a later one was saved.
         return dataclasses.replace(start, finished=True)
     if announces:
-        LOGGER.info(checkpoints.describe(saved, batch))
+        LOGGER.info(checkpoints.describe(saved, batch, epochs))
     # With another global batch, rounded down: a few examples may be used twice.
     step = was.after(was.step, batch)
     feed.resume(was.first_epoch, was.epoch, step)

@@ -15,6 +15,7 @@ from tfdist.collectives.worker_flags import WorkerFlags
 from tfdist.runtime import excepthook
 from tfdist.runtime.heartbeat import Heart
 from tfdist.strategy.kinds import kind_of
+from tfdist.training import csv_log
 from tfdist.training.agreement.together import Agreement, agreeing
 from tfdist.training.callbacks import callback_list, history_of
 from tfdist.training.checkpoint.position import Position
@@ -169,7 +170,7 @@ class Trainer:
         returns the same data for the same epoch; for a `tf.data.Dataset` whose order depends on
         its seeds only, reshuffled in each epoch or not, if nothing else reads it; and for a
         `PyDataset`. A generator is read again up to that place. With another global batch it
-        resumes at the batch of the same examples. The history holds the epochs since then.
+        resumes at the batch of the same examples. The history holds all epochs of the call.
 
         Args:
             x: A `tf.data.Dataset`, a `keras.utils.PyDataset` or a generator of global batches,
@@ -241,7 +242,8 @@ class Trainer:
         feed.restart()
         batch = self._feeds.global_batch(feed, needed=self._checkpoints is not None)
         start = self._position.next_fit(initial_epoch, seed, batch)
-        start = resume(start, saved, self._checkpoints, feed, loop, announces=self._group.is_chief)
+        announces = self._group.is_chief
+        start = resume(start, saved, self._checkpoints, feed, loop, epochs, announces=announces)
         self._position = start
         self._agreement.on_start(feed)
         stop_at = start.epoch if start.finished else epochs
@@ -256,6 +258,8 @@ class Trainer:
             steps=steps_per_epoch or (epoch_data.steps if epoch_data is not None else None),
         )
         stop_training = StopTraining(self.model, self._group, self._flags, every.callbacks)
+        if saved is not None:
+            csv_log.go_on(every.callbacks, start.epoch)
         every.on_train_begin()
         if saved is not None:
             give_back_memories(saved, start, every.callbacks)

@@ -177,9 +177,14 @@ class Checkpoints:
             "this job a directory of its own, or put the model and optimizer back as they were"
         )
 
-    def describe(self, saved: Saved, global_batch: int) -> str:
+    def describe(self, saved: Saved, global_batch: int, epochs: int) -> str:
         """Returns a line with the checkpoint that is resumed, and the settings that changed."""
         position, cluster = saved.position, saved.manifest["cluster"]
+        if position.finished or position.epoch >= epochs:
+            return (
+                f"{position.epoch} of {epochs} epochs are done in {self._directory.path}; raise "
+                "epochs to train on, or remove it to begin anew"
+            )
         line = f"resuming from {saved.name}: epoch {position.epoch + 1}, step {position.step}"
         now = self._cluster(global_batch)
         changes = []
