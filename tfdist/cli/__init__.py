@@ -7,6 +7,7 @@ import importlib
 import sys
 
 from tfdist import __version__
+from tfdist.cli.arguments import examples_text
 from tfdist.errors import (
     EXIT_DONE,
     EXIT_INTERRUPTED,
@@ -34,6 +35,12 @@ COMMANDS = {
     "task": ("tfdist.cli.task", "run a command in srun, whose exit code srun then gives"),
     "env": ("tfdist.cli.env", "show versions, devices and environment variables"),
 }
+
+
+_EXAMPLES = (
+    "tfdist train --epochs 3 --output-dir runs/digits",
+    "tfdist launch --workers 2 tfdist train --strategy multi_worker_mirrored",
+)
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -86,4 +93,5 @@ def _run(args: list[str]) -> int:
 def _usage() -> str:
     lines = ["usage: tfdist COMMAND [ARGUMENTS]", ""]
     lines += [f"  {name:10}{text}" for name, (_, text) in COMMANDS.items()]
-    return "\n".join([*lines, "", "'tfdist COMMAND --help' says more."])
+    lines += ["", "'tfdist COMMAND --help' says more.", "", examples_text(_EXAMPLES)]
+    return "\n".join(lines)

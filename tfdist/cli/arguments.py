@@ -6,13 +6,17 @@ import argparse
 import itertools
 import re
 import sys
-from collections.abc import Iterable
+import textwrap
+from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn
 
 from tfdist import validation
 from tfdist.errors import ConfigError
 from tfdist.validation import did_you_mean, not_one_of, quote
 
+# What stands for a number in help.
+METAVARS: dict[Any, str] = {int: "N", float: "X"}
+_HELP_WIDTH, _HELP_COLUMN = 78, 32
 # What argparse takes for a flag: not a negative number, and not a sentence.
 _FLAG = re.compile(r"-[^\d. ][^ ]*\Z")
 
@@ -21,10 +25,25 @@ class Parser(argparse.ArgumentParser):
     """Raises ConfigError where argparse would print its usage and exit.
 
     Flags are defined with dashes, and may be given with underscores.
+
+    Args:
+        prog: The command.
+        description: What it does.
+        examples: Commands that show it, at the end of its help.
+        usage: What to say instead of a list of all flags, where they are many.
     """
 
-    def __init__(self, prog: str, description: str) -> None:
-        super().__init__(prog=prog, description=description, allow_abbrev=False)
+    def __init__(
+        self, prog: str, description: str, *, examples: Sequence[str] = (), usage: str | None = None
+    ) -> None:
+        super().__init__(
+            prog=prog,
+            usage=usage,
+            description=textwrap.fill(description, _HELP_WIDTH),
+            epilog=examples_text(examples) if examples else None,
+            formatter_class=_formatter,
+            allow_abbrev=False,
+        )
 
     def parse_args(self, args: Iterable[str] | None = None, namespace: Any = None) -> Any:
         """Reads the arguments.
@@ -95,6 +114,16 @@ class Parser(argparse.ArgumentParser):
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is not None and value not in action.choices:
             raise argparse.ArgumentError(action, not_one_of(value, list(action.choices)))
+
+
+def _formatter(prog: str) -> argparse.HelpFormatter:
+    return argparse.RawDescriptionHelpFormatter(prog, max_help_position=_HELP_COLUMN)
+
+
+def examples_text(examples: Sequence[str]) -> str:
+    """Returns the end of a help text."""
+    noun = "example" if len(examples) == 1 else "examples"
+    return "\n".join([f"{noun}:", *(f"  {line}" for line in examples)])
 
 
 def flag(name: str) -> str:

@@ -26,7 +26,11 @@ def main(argv: list[str]) -> int:
             heartbeat.
         PeerError: with `--wait`, a peer did not come.
     """
-    parser = Parser("tfdist check", "Show the cluster and this task.")
+    parser = Parser(
+        "tfdist check",
+        "Show the cluster and this task; refuse what cannot run.",
+        examples=("tfdist check", "tfdist launch --workers 2 tfdist check --wait 60"),
+    )
     parser.add_argument(
         "--wait", type=seconds, metavar="S", help="also meet all other tasks, within S seconds"
     )

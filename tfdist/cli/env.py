@@ -19,7 +19,11 @@ NAMES = ("JOB_COMPLETION_INDEX", "GRPC_VERBOSITY", "PYTHONPATH")
 
 def main(argv: list[str]) -> int:
     """Prints versions, devices and variables; does not import TensorFlow."""
-    parser = Parser("tfdist env", "Show versions, devices and environment variables.")
+    parser = Parser(
+        "tfdist env",
+        "Show versions, devices and environment variables, for a bug report.",
+        examples=("tfdist env", "tfdist env --json"),
+    )
     parser.add_argument("--json", action="store_true", help="print JSON")
     as_json = parser.parse_args(argv).json
     packages = {name: _version(name) for name in PACKAGES}

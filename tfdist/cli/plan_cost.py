@@ -8,7 +8,7 @@ import functools
 from pathlib import Path
 from typing import Any
 
-from tfdist.cli.arguments import Parser, flag
+from tfdist.cli.arguments import METAVARS, Parser, flag
 from tfdist.errors import ConfigError
 from tfdist.scaling.cost import FLOAT32_BYTES, Device, training_flop
 from tfdist.scaling.estimate import Estimate
@@ -35,9 +35,15 @@ def add_options(parser: Parser) -> list[str]:
     group = parser.add_argument_group("what it costs", "With --model or --multiply-adds:")
 
     def add(name: str, text: str, **more: Any) -> None:
+        if more.get("type") in METAVARS:
+            more["metavar"] = METAVARS[more["type"]]
         group.add_argument(flag(name), help=text, **more)
 
-    add("model", "resnet50, small_cnn, one of keras.applications, or a saved .keras file")
+    add(
+        "model",
+        "resnet50, small_cnn, one of keras.applications, or a saved .keras file",
+        metavar="NAME",
+    )
     add("image_size", "height and width of the images (224, or the model's own)", type=int)
     add("classes", "classes of the model (its own)", type=int)
     add("multiply_adds", "instead of --model: multiply-adds of an image, forward", type=float)
@@ -57,11 +63,16 @@ def add_options(parser: Parser) -> list[str]:
     add("latency", "instead of --link: its latency in seconds", type=float)
     add("bandwidth", "instead of --link: its bandwidth in bytes/s, one way", type=float)
     add("network", "instead of --link: a file of tfdist bench collectives --json", metavar="FILE")
-    add("transport", "whose figures of that file are taken (ring)")
+    add("transport", "whose figures of that file are taken (ring)", metavar="NAME")
     add("wire_dtype", "the type in which gradients are sent", choices=tuple(_WIRE_BYTES))
     add("overlap", "gradients are sent while the backward pass goes on", **_FLAG)
     add("servers", "parameter servers, instead of an all-reduce", type=int)
-    add("workers", "the numbers of workers to predict for (1,2,4,...,4096)", type=_counts)
+    add(
+        "workers",
+        "the numbers of workers to predict for (1,2,4,...,4096)",
+        type=_counts,
+        metavar="N,...",
+    )
     add("plot", "draw efficiency against workers, as a PNG", metavar="FILE")
     return [action.dest for action in group._group_actions]
 

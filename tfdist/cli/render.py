@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 
+from tfdist.cli.arguments import examples_text
 from tfdist.errors import EXIT_DONE, ConfigError
 from tfdist.validation import did_you_mean, quote
 
@@ -16,6 +17,12 @@ _KUBERNETES = {
 _SLURM = {"slurm": "a batch script"}
 
 
+_EXAMPLES = (
+    "tfdist render jobset --name digits --workers 2 --image tfdist:0.1.0 -- tfdist train",
+    "tfdist render slurm --name digits --workers 2 --time 60 -- tfdist train",
+)
+
+
 def main(argv: list[str]) -> int:
     """Writes the manifest that the arguments describe; the first of them is its kind.
 
@@ -26,7 +33,8 @@ def main(argv: list[str]) -> int:
     if argv and argv[0] in ("-h", "--help"):
         lines = ["usage: tfdist render KIND [FLAGS] [--] COMMAND", ""]
         lines += [f"  {name:10}{text}" for name, text in kinds.items()]
-        print("\n".join([*lines, "", "'tfdist render KIND --help' says more."]))
+        lines += ["", "'tfdist render KIND --help' says more.", "", examples_text(_EXAMPLES)]
+        print("\n".join(lines))
         return EXIT_DONE
     if not argv or argv[0] not in kinds:
         given = f"{quote(argv[0])} is given first" if argv else "no kind is given"

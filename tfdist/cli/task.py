@@ -63,7 +63,10 @@ def main(argv: list[str]) -> int:
 
 def _parser() -> Parser:
     parser = Parser(
-        "tfdist task", "Run a command as a task of srun; its exit code tells whether to retry."
+        "tfdist task",
+        "Run a command as a task of srun; its exit code tells whether to retry.",
+        examples=("tfdist task --grace 60 --log-dir logs -- python mine.py",),
+        usage="tfdist task [FLAGS] [--] COMMAND",
     )
     parser.add_argument(
         "--grace", type=seconds, metavar="S", help="kill the command S seconds after SIGTERM"

@@ -23,6 +23,10 @@ def main(argv: list[str]) -> int:
         "tfdist bench batch",
         "Train on one device with batches of 1, 2, 4, ... until the speed falls, memory ends or a "
         "limit is reached; recommend a batch, with the learning rate that belongs to it.",
+        examples=(
+            "tfdist bench batch --model small_cnn --limit 64",
+            "tfdist bench batch --image-size 224 --replicas 8",
+        ),
     )
     parser.add_argument("--limit", type=count, default=256, help="the largest batch (256)")
     parser.add_argument(

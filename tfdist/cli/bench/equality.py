@@ -17,6 +17,7 @@ def main(argv: list[str]) -> int:
         "tfdist bench equality",
         "Train ResNet50 from the same weights on the same batches on one device, two replicas and "
         "two workers; list how far their losses are apart.",
+        examples=("tfdist bench equality --dtype float64 --steps 5",),
     )
     parser.add_argument("--steps", type=count, default=20, help="updates of the weights (20)")
     parser.add_argument("--global-batch", type=count, default=32, help="examples per step (32)")

@@ -22,6 +22,7 @@ def main(argv: list[str]) -> int:
         "tfdist bench input",
         "Read a data set through the training pipeline, up to each of its stages; compare what it "
         "delivers with what the steps take, and say what to change.",
+        examples=("tfdist bench input --dataset digits --need 500",),
     )
     parser.add_argument("--dataset", default="digits", help="as for tfdist train (digits)")
     parser.add_argument("--data-dir", metavar="DIR", help="where it is kept")

@@ -22,6 +22,10 @@ def main(argv: list[str]) -> int:
         "tfdist bench scaling",
         "Train with 1, 2, 4, ... workers or replicas, and with as many processes without "
         "communication: samples a second, efficiency, and what a step consists of.",
+        examples=(
+            "tfdist bench scaling --counts 1 2 --model small_cnn",
+            "tfdist bench scaling --of replicas --global-batch 64",
+        ),
     )
     parser.add_argument(
         "--counts", nargs="+", type=count, metavar="N", help="how many (1 2 4 8, up to the cores)"
