@@ -125,6 +125,8 @@ try:
     trainer.fit(np.ones((8, 2)), np.ones(8), batch_size=4, class_weight={0: 1.0}, shuffle=False)
     trainer.evaluate(test, steps=3, return_dict=True)
     trainer.predict(np.ones((8, 2)), batch_size=4)
+    trainer.fit(train, callbacks=[tfdist.on_chief(keras.callbacks.TerminateOnNaN())])
+    trainer.save("mine.keras")
 except (tfdist.CheckpointError, tfdist.OutOfStepError, tfdist.PeerError) as error:
     raise SystemExit(error.exit_code)
 except (tfdist.ConfigError, tfdist.Preempted, tfdist.TfdistError) as error:

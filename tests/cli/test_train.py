@@ -85,3 +85,48 @@ def test_help_names_every_flag(capsys):
     out = capsys.readouterr().out
     for name in train.define_flags():
         assert f"--{name}" in out or f"--[no]{name}" in out
+
+
+def test_a_file_of_flags_is_read_and_the_command_line_wins(tmp_path):
+    config = tmp_path / "config.yaml"
+    config.write_text(
+        "epochs: 7\nper-replica-batch: 8\naugment: false\nema: null\nwarmup_epochs: 2\n"
+        "profile_tasks: [worker/0, worker/1]\n"
+    )
+    options = train.parse(train.define_flags(), [f"--config={config}", "--epochs=3"])
+    assert (options["epochs"], options["per_replica_batch"]) == (3, 8)
+    assert (options["augment"], options["ema"], options["warmup_epochs"]) == (False, None, 2.0)
+    assert options["profile_tasks"] == ["worker/0", "worker/1"]
+    assert "config" not in options
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("epoch: 7", "'epoch' is no flag of tfdist train; did you mean 'epochs'?"),
+        ("epochs: many", "epochs"),
+        ("rule: cubic", "linear"),
+        ("- epochs", "holds a list; allowed: flags and their values"),
+        ("a: b: c", "is no YAML"),
+        (None, "cannot be read"),
+    ],
+)
+def test_a_file_of_wrong_flags_is_one_line(tmp_path, text, says):
+    config = tmp_path / "config.yaml"
+    if text is not None:
+        config.write_text(text)
+    with pytest.raises(ConfigError) as error:
+        train.parse(train.define_flags(), [f"--config={config}"])
+    assert says in str(error.value) and "train(--config)" in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_what_a_run_writes_is_such_a_file(tmp_path):
+    from tfdist.programs.options import PLACES, TrainOptions
+
+    config = tmp_path / "config.yaml"
+    config.write_text(TrainOptions(epochs=3, ema=0.5, smoke=True).to_yaml())
+    options = train.parse(train.define_flags(), [f"--config={config}"])
+    options.pop("wait")
+    assert TrainOptions(**options) == TrainOptions(epochs=3, ema=0.5, smoke=True)
+    assert not any(place in config.read_text() for place in PLACES)

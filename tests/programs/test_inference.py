@@ -92,7 +92,8 @@ def test_what_is_exported_says_the_same(run, images, tmp_path):
     from tfdist.programs import inference
 
     path = inference.export(str(run), str(tmp_path / "new" / "exported"))
-    served = tf.saved_model.load(str(path)).serve(tf.constant(images[1]))
+    loaded = tf.saved_model.load(str(path))
+    served = loaded.serve(tf.constant(images[1]))
     expected = keras.models.load_model(run / "model.keras").predict(images[1], verbose=0)
     np.testing.assert_allclose(served, expected, atol=1e-5)
     assert json.loads((path / "images.json").read_text())["classes"][3] == "3"

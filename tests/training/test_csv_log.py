@@ -40,7 +40,11 @@ def train(strategy, folder, *more):
     x = np.random.default_rng(0).normal(size=(32, 3)).astype("float32")
     trainer = tfdist.Trainer(model, checkpoint_dir=folder / "saved")
     log = keras.callbacks.CSVLogger(str(folder / "log.csv"))
-    return trainer.fit(x, x.sum(1), batch_size=8, epochs=EPOCHS, callbacks=[log, *more], verbose=0)
+    callbacks = [log, *more]
+    try:
+        return trainer.fit(x, x.sum(1), batch_size=8, epochs=EPOCHS, callbacks=callbacks, verbose=0)
+    finally:
+        log.csv_file.close()  # As the end of a process does it.
 
 
 def rows(folder):

@@ -10,13 +10,6 @@ from typing import Any
 import keras
 
 
-def save_whole(model: keras.Model, path: pathlib.Path) -> None:
-    """Saves a model beside its place, then puts it there: a good one is never half overwritten."""
-    new = path.with_name(f".new.{path.name}")  # Keras looks at how the name ends.
-    model.save(new)
-    os.replace(new, path)
-
-
 def write_whole(path: pathlib.Path, text: str) -> None:
     """Writes a file of text beside its place, then puts it there."""
     new = path.with_name(f".{path.name}.new")

@@ -19,7 +19,8 @@ from tfdist import data
 from tfdist.data.augment import Transform
 from tfdist.errors import ConfigError
 from tfdist.programs.options import TrainOptions
-from tfdist.programs.results import save_whole, write_whole
+from tfdist.programs.results import write_whole
+from tfdist.training.save import save_whole
 from tfdist.validation import quote
 
 MODEL = "model.keras"
@@ -139,6 +140,6 @@ def load(folder: str, where: str) -> SavedModel:
             dataset=told["dataset"],
             validation_split=told["validation_split"],
         )
-    except (OSError, ValueError, TypeError, KeyError) as error:
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         reason = str(error).strip().splitlines()[0][:200]
         raise ConfigError(f"{where}: {quote(folder)} cannot be read: {reason}") from None

@@ -105,8 +105,8 @@ def train(cluster: Cluster, options: TrainOptions) -> Summary | None:
         raise
     anew = bool(trainer.timings)
     metrics = history.last
-    # Where the finished run was there, nothing was left to train. `fit` ends with the average of the
-    # weights, and the last epoch's results are of the weights before that.
+    # Where the finished run was there, nothing was left to train. And `fit` ends with the average
+    # of the weights, while the last epoch's results are of those before that.
     if test is not None and (not anew or options.ema is not None):
         results = trainer.evaluate(test, return_dict=True, verbose=0)
         metrics = {f"val_{name}": value for name, value in results.items()}

@@ -289,8 +289,6 @@ def resume(
     feed: AnyFeed,
     loop: Loop,
     epochs: int,
-    *,
-    announces: bool,
 ) -> Position:
     """Restores model and data from a checkpoint.
 
@@ -301,7 +299,6 @@ def resume(
         feed: The data of the call.
         loop: The loop that trains.
         epochs: The epoch that the call ends before.
-        announces: Whether to log it.
 
     Returns:
         The position at which the call begins; `finished` if the call was done when the
@@ -314,8 +311,7 @@ def resume(
     checkpoints.restore(saved, loop, batch if was.fit == start.fit else was.global_batch)
     if was.fit > start.fit:  # This call was done when a later one was saved.
         return dataclasses.replace(start, finished=True)
-    if announces:
-        LOGGER.info(checkpoints.describe(saved, batch, epochs))
+    checkpoints.announce(saved, batch, epochs)
     # With another global batch, rounded down: a few examples may be used twice.
     step = was.after(was.step, batch)
     feed.resume(was.first_epoch, was.epoch, step)
