@@ -84,7 +84,8 @@ def test_help_names_every_flag(capsys):
     assert cli.main(["train", "--help"]) == 0
     out = capsys.readouterr().out
     for name in train.define_flags():
-        assert f"--{name}" in out or f"--[no]{name}" in out
+        dashed = name.replace("_", "-")
+        assert f"  --{dashed} " in out or f"  --[no-]{dashed}" in out
 
 
 def test_a_file_of_flags_is_read_and_the_command_line_wins(tmp_path):
