@@ -29,7 +29,7 @@ $(STAMP): setup.cfg pyproject.toml
 	@touch $@
 
 train: $(STAMP)
-	.venv/bin/tfdist launch --workers 2 -- .venv/bin/tfdist train --strategy multi_worker_mirrored --dataset digits --output_dir $(RUN) $(TRAIN_FLAGS)
+	.venv/bin/tfdist launch --workers 2 -- .venv/bin/tfdist train --strategy multi_worker_mirrored --dataset digits --output-dir $(RUN) $(TRAIN_FLAGS)
 
 # The container image: make image [TARGET=gpu] [IMAGE=registry.example.com/tfdist:0.1.0]
 image:

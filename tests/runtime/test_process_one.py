@@ -237,7 +237,7 @@ def test_in_training_that_saves_nothing(start):
 
 @pytest.mark.cluster
 def test_in_training_that_saves(start, tmp_path):
-    process = start(*_TRAIN, "--checkpoint_dir", str(tmp_path / "saved"))
+    process = start(*_TRAIN, "--checkpoint-dir", str(tmp_path / "saved"))
     process.said("epoch 1/500 done")
     assert process.end(within=60.0) == 143  # A step and a save, however busy the machine is.
     assert "which is saved; start again to go on" in process.log.read_text()
@@ -270,7 +270,7 @@ def test_beside_parameter_servers(start, role):
 @pytest.mark.long
 def test_ps_and_worker_serve_until_the_chief_has_saved(start, tmp_path):
     config = configs(chief=1, ps=1, worker=1)
-    save = ("--checkpoint_dir", str(tmp_path / "saved"))
+    save = ("--checkpoint-dir", str(tmp_path / "saved"))
     tasks = {name: start(*_TRAIN, *save, TF_CONFIG=text) for name, text in config.items()}
     tasks["chief/0"].said("epoch 1/500 done")
     for role in ("ps/0", "worker/0"):

@@ -7,16 +7,17 @@ import importlib
 import sys
 
 from tfdist import __version__
+from tfdist.cli.arguments import examples_text
 from tfdist.errors import (
-    EXIT_CONFIG,
     EXIT_DONE,
     EXIT_INTERRUPTED,
     EXIT_USER_ERROR,
+    ConfigError,
     TfdistError,
 )
 from tfdist.runtime import excepthook
 from tfdist.runtime.lasting_output import send_nowhere
-from tfdist.validation import quote
+from tfdist.validation import did_you_mean, quote
 
 # subcommand -> (module with `main(argv) -> int`, what it does)
 COMMANDS = {
@@ -34,6 +35,12 @@ COMMANDS = {
     "task": ("tfdist.cli.task", "run a command in srun, whose exit code srun then gives"),
     "env": ("tfdist.cli.env", "show versions, devices and environment variables"),
 }
+
+
+_EXAMPLES = (
+    "tfdist train --epochs 3 --output-dir runs/digits",
+    "tfdist launch --workers 2 tfdist train --strategy multi_worker_mirrored",
+)
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -77,8 +84,8 @@ def _run(args: list[str]) -> int:
         return EXIT_DONE
     if not args or args[0] not in COMMANDS:
         given = f"{quote(args[0])} is not a command" if args else "no command given"
-        print(f"tfdist: {given}; commands are {', '.join(COMMANDS)}", file=sys.stderr)
-        return EXIT_CONFIG
+        hint = did_you_mean(args[0], COMMANDS) if args else ""
+        raise ConfigError(f"{given}; commands are {', '.join(COMMANDS)}{hint}")
     code: int = importlib.import_module(COMMANDS[args[0]][0]).main(args[1:])
     return code
 
@@ -86,4 +93,5 @@ def _run(args: list[str]) -> int:
 def _usage() -> str:
     lines = ["usage: tfdist COMMAND [ARGUMENTS]", ""]
     lines += [f"  {name:10}{text}" for name, (_, text) in COMMANDS.items()]
-    return "\n".join([*lines, "", "'tfdist COMMAND --help' says more."])
+    lines += ["", "'tfdist COMMAND --help' says more.", "", examples_text(_EXAMPLES)]
+    return "\n".join(lines)

@@ -23,10 +23,11 @@ def main(argv: list[str]) -> int:
         "tfdist evaluate",
         "Print loss and metrics of the model that tfdist train has left in RUN, on the test "
         "images of its dataset or of another one with the same classes.",
+        examples=("tfdist evaluate runs/digits", "tfdist evaluate runs/digits --batch 256 --json"),
     )
     parser.add_argument("run", metavar="RUN", help="the --output-dir of a run")
     parser.add_argument("--dataset", metavar="NAME", help="as for tfdist train (that of the run)")
-    parser.add_argument("--data_dir", metavar="DIR", help="the folder of TFDS's datasets")
+    parser.add_argument("--data-dir", metavar="DIR", help="the folder of TFDS's datasets")
     parser.add_argument("--batch", type=count, default=32, help="images at a time (32)")
     parser.add_argument("--json", action="store_true", help="print them as JSON")
     options = parser.parse_args(argv)

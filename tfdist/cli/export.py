@@ -17,6 +17,7 @@ def main(argv: list[str]) -> int:
         "tfdist export",
         "Write the model of RUN as a SavedModel, which takes pixels of 0 to 255, for TensorFlow "
         "Serving, TensorFlow Lite and others.",
+        examples=("tfdist export runs/digits --output served/digits/1",),
     )
     parser.add_argument("run", metavar="RUN", help="the --output-dir of a run of tfdist train")
     parser.add_argument(

@@ -19,6 +19,10 @@ def main(argv: list[str]) -> int:
     parser = Parser(
         "tfdist predict",
         "Print the class that the model of RUN takes each image for, and how likely it is.",
+        examples=(
+            "tfdist predict runs/digits seven.png",
+            "tfdist predict runs/digits scans --top 3",
+        ),
     )
     parser.add_argument("run", metavar="RUN", help="the --output-dir of a run of tfdist train")
     parser.add_argument("files", nargs="+", metavar="FILE", help="images, or folders of them")

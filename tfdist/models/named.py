@@ -128,8 +128,8 @@ def _of_keras(name: str, where: str) -> Any:
 def _saved(name: str, shape: Any, classes: int | None, where: str) -> Any:
     if where == _PLAN and (shape is not None or classes is not None):
         raise ConfigError(
-            f"plan(--image_size): given beside the file {quote(name)}, whose model has a size and "
-            "classes of its own; leave --image_size and --classes out"
+            f"plan(--image-size): given beside the file {quote(name)}, whose model has a size and "
+            "classes of its own; leave --image-size and --classes out"
         )
     if not Path(name).is_file():
         raise ConfigError(f"{where}: {quote(name)} is not a file; give one that Keras saved")

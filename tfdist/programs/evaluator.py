@@ -53,7 +53,7 @@ def evaluate(cluster: Cluster, options: TrainOptions) -> list[dict[str, Any]]:
     if options.checkpoint_dir is None:
         raise ConfigError(
             f"checkpoint_dir: {cluster.task} has nothing to evaluate without it; give the "
-            "--checkpoint_dir that the job saves to"
+            "--checkpoint-dir that the job saves to"
         )
     output = output_directory(options.output_dir)
     if options.virtual_devices:

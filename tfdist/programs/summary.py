@@ -42,7 +42,7 @@ class Summary:
             *self._results(),
             *self._speed(),
             *(tuple(line.split("  ", 1)) for line in str(self.plan).splitlines()),
-            ("model", str(self.model_path or "not saved (give --output_dir)")),
+            ("model", str(self.model_path or "not saved (give --output-dir)")),
         ]
         width = max(len(row[0]) for row in rows)
         return "\n".join(f"{row[0]:<{width}}  {row[1].strip()}" for row in rows)
