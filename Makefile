@@ -65,9 +65,10 @@ fuzz: $(STAMP)
 bits: $(STAMP)
 	$(PYTHON) -m tests.training.conformance.same_bits $(BASE)
 
-# The documentation as a site, in site/; a link that leads nowhere is an error.
+# The documentation as a site, in site/; a link that leads nowhere is an error. (Not with --quiet,
+# with which mkdocs counts no warnings.)
 docs: .venv/.docs
-	NO_MKDOCS_2_WARNING=1 $(PYTHON) -m mkdocs build --quiet --strict
+	NO_MKDOCS_2_WARNING=1 $(PYTHON) -m mkdocs build --strict
 
 .venv/.docs: $(STAMP)
 	$(PYTHON) -m pip install --quiet --disable-pip-version-check -e '.[docs]'
