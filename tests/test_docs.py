@@ -66,7 +66,9 @@ def test_the_api_has_every_public_name():
     page = (ROOT / "docs" / "api.md").read_text()
     shown = set(re.findall(r"^::: tfdist\.([\w.]+)$", page, re.MULTILINE))
     modules = {name for name, (_, attribute) in tfdist._EXPORTS.items() if attribute is None}
-    assert {name for name in shown if "." not in name} == set(tfdist._EXPORTS) - modules
+    assert {name for name in shown if "." not in name} == set(tfdist._EXPORTS) - modules, (
+        "each is to have a line '::: tfdist.NAME' in docs/api.md"
+    )
     inner = {name.partition(".")[0] for name in shown if "." in name}
     assert inner == modules
 
