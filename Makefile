@@ -8,7 +8,7 @@ TARGET ?= cpu
 VERSION = $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' tfdist/__init__.py)
 IMAGE ?= tfdist:$(VERSION)$(if $(filter gpu,$(TARGET)),-gpu)
 
-.PHONY: setup train image locks test lint format chaos conformance fuzz bits clean
+.PHONY: setup train image locks test lint format chaos conformance fuzz bits docs clean
 
 setup: $(STAMP)
 
@@ -65,6 +65,15 @@ fuzz: $(STAMP)
 bits: $(STAMP)
 	$(PYTHON) -m tests.training.conformance.same_bits $(BASE)
 
+# The documentation as a site, in site/; a link that leads nowhere is an error. (Not with --quiet,
+# with which mkdocs counts no warnings.)
+docs: .venv/.docs
+	NO_MKDOCS_2_WARNING=1 $(PYTHON) -m mkdocs build --strict
+
+.venv/.docs: $(STAMP)
+	$(PYTHON) -m pip install --quiet --disable-pip-version-check -e '.[docs]'
+	@touch $@
+
 lint: $(STAMP)
 	$(PYTHON) -m ruff check .
 	$(PYTHON) -m ruff format --check .
@@ -75,5 +84,5 @@ format: $(STAMP)
 	$(PYTHON) -m ruff format .
 
 clean:
-	rm -rf .venv build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis runs
+	rm -rf .venv build dist site *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis runs
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

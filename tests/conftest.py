@@ -26,7 +26,7 @@ DEVICES = 4
 TESTS = Path(__file__).parent
 # Folders whose tests do not import TensorFlow: they answer in seconds.
 QUICK = ("cluster", "rendezvous", "launcher", "render", "cli", "scaling", "runtime")
-QUICK_FILES = ("test_layers.py", "test_partition.py", "test_public_face.py")
+QUICK_FILES = ("test_layers.py", "test_partition.py", "test_public_face.py", "test_docs.py")
 
 
 def _rank(item: pytest.Item) -> int:
