@@ -25,7 +25,7 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
 DEVICES = 4
 TESTS = Path(__file__).parent
 # Folders whose tests do not import TensorFlow: they answer in seconds.
-QUICK = ("cluster", "rendezvous", "launch", "render", "cli", "scaling", "runtime")
+QUICK = ("cluster", "rendezvous", "launcher", "render", "cli", "scaling", "runtime")
 QUICK_FILES = ("test_layers.py", "test_partition.py", "test_public_face.py")
 
 

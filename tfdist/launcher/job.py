@@ -47,7 +47,7 @@ class Job:
         if not command:
             reject("launch", "no command given; add '-- COMMAND'")
         for role, count in present.items():
-            _check_count(count, f"--{role}")
+            _check_count(count, f"launch: {role}")
         _check_counts(present, "launch")
         return cls(
             {role: (None,) * count for role, count in present.items()},

@@ -81,6 +81,9 @@ class Supervisor:
         options: its options.
         stream: receives the tasks' lines; stdout by default.
         report: receives the supervisor's own lines; stderr by default.
+
+    Attributes:
+        cause: after `run`, the end that the job failed by; None if it did not, or was told to end.
     """
 
     def __init__(
@@ -96,6 +99,7 @@ class Supervisor:
         self._stream, self._report = two_outlets(
             sys.stdout if stream is None else stream, sys.stderr if report is None else report
         )
+        self.cause: Exit | None = None
         self._said_log = False
         self._names = [
             f"{role}/{i}" for role, members in job.addresses.items() for i in range(len(members))
@@ -167,6 +171,7 @@ class Supervisor:
                 return self._interrupted(around.signals, run)
             self._describe(cause, run)
             if not self._restarts.allow(cause):
+                self.cause = cause
                 return cause.exit_code
             worked = any(around.watch.has_worked(name) for name in self._names)
             delay = self._restarts.next_delay(time.monotonic() - started, worked)
