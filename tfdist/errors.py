@@ -11,6 +11,7 @@ EXIT_DONE = 0
 EXIT_USER_ERROR = 1
 EXIT_CONFIG = 2
 EXIT_INTERRUPTED = 130
+EXIT_KILLED = 137
 EXIT_PEER_LOST = 138
 # SIGTERM's own, as shells and Kubernetes have it, whether or not anything was saved.
 EXIT_PREEMPTED = 143

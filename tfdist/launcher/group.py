@@ -258,11 +258,12 @@ class GroupRun:
         self._begun = True
 
     def _start(self, plan: TaskPlan) -> None:
-        task = {"type": plan.role, "index": plan.index}
         watch = self._around.watch
         watch.forget(plan.name)
         env = dict(plan.env)
-        env["TF_CONFIG"] = json.dumps({"cluster": self._cluster, "task": task})
+        if self._cluster:  # Else these are machines, whose launchers have tasks.
+            task = {"type": plan.role, "index": plan.index}
+            env["TF_CONFIG"] = json.dumps({"cluster": self._cluster, "task": task})
         env["TFDIST_ATTEMPT"] = str(self._attempt)
         env["TFDIST_HEARTBEAT"] = watch.path(plan.name)  # Empty where there is none.
         if self._begun:

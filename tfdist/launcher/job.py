@@ -27,12 +27,23 @@ class Job:
         commands: the command of each role.
         env: the variables of each role.
         notes: messages to the user about the file that was read.
+        here: the tasks that this machine runs; None for all. Others run elsewhere.
+        noun: what one of them is called.
     """
 
     addresses: Mapping[str, tuple[str | None, ...]]
     commands: Mapping[str, Sequence[str]]
     env: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    here: tuple[str, ...] | None = None
+    noun: str = "task"
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the tasks to start."""
+        if self.here is not None:
+            return list(self.here)
+        return [f"{role}/{i}" for role, held in self.addresses.items() for i in range(len(held))]
 
     @classmethod
     def from_counts(cls, counts: Mapping[str, int], command: Sequence[str]) -> Job:

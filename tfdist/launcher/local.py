@@ -101,9 +101,7 @@ class Supervisor:
         )
         self.cause: Exit | None = None
         self._said_log = False
-        self._names = [
-            f"{role}/{i}" for role, members in job.addresses.items() for i in range(len(members))
-        ]
+        self._names = job.names
         self._shares = self._divide()
         self._restarts = Restarts(options.max_restarts, options.restart_delay)
 
@@ -119,7 +117,7 @@ class Supervisor:
             plans = self._plan(stack)
             for note in self._job.notes:
                 self._say(note)
-            self._say(f"starting {plural(len(self._names), 'task')}")
+            self._say(f"starting {plural(len(self._names), self._job.noun)}")
             selector = stack.enter_context(selectors.DefaultSelector())
             signals = stack.enter_context(Signals(selector))
             watch = Watch(self._options.stall_timeout)
@@ -203,8 +201,9 @@ class Supervisor:
 
     def _plan(self, stack: contextlib.ExitStack) -> list[TaskPlan]:
         common = common_environment(self._options.env)
-        # Only this job's own tasks can then take part in its meeting and its ring.
-        common.setdefault(SECRET_VARIABLE, secrets.token_hex(32))
+        if self._job.here is None:
+            # Only this job's own tasks can then take part in its meeting and its ring.
+            common.setdefault(SECRET_VARIABLE, secrets.token_hex(32))
         # The launcher knows better than the tasks which of them is stuck.
         limit = _TASKS_WAIT * self._options.stall_timeout or math.inf
         common.setdefault(STALL_VARIABLE, str(limit))
