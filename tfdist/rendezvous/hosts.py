@@ -34,9 +34,12 @@ from tfdist.rendezvous.sockets import connect, listen, reason, resolve
 _MAX_BYTES = 1 << 20  # the addresses of tens of thousands of tasks
 _READ_SECONDS = 5.0
 _AGAIN_SECONDS = 0.25
+_PATIENCE_SECONDS = 2.0  # beyond the deadline, with host 0 that is there
 _TAKEN_SECONDS = 5.0  # for a port to become free
 _MAX_CALLERS = 128
 _MAX_NAMED = 8
+_PREFIX = "tfdist-hosts/1"
+_ANOTHER_PROGRAM = "another program answers"
 _REFUSED = "another TFDIST_SECRET, or none; give all hosts the same"
 
 
@@ -97,15 +100,16 @@ class _Host0:
 
     async def lead(self) -> Agreed:
         """Returns the cluster once all have come, and tells them."""
-        acceptor = Acceptor(
-            await self._listen(), self._answer, limit=_MAX_BYTES, callers=_MAX_CALLERS
-        )
-        self._acceptor = acceptor
+        if self._machine.hosts == 1:
+            jobs, first = self._cluster()
+            return Agreed(jobs, first[0])
+        listener = await self._listen()
+        acceptor = Acceptor(listener, self._answer, limit=_MAX_BYTES, callers=_MAX_CALLERS)
+        self._keep = acceptor.keep
         serving = asyncio.create_task(acceptor.serve())
         try:
-            if self._machine.hosts > 1:
-                async with asyncio.timeout(self._timeout):
-                    await self._complete.wait()
+            async with asyncio.timeout(self._timeout):
+                await self._complete.wait()
             jobs, first = self._cluster()
             for rank, (_, _, line) in self._guests.items():
                 await line.say({"jobs": jobs, "first": first[rank]})
@@ -150,7 +154,7 @@ class _Host0:
             if problem:
                 await line.say({"refused": problem})
                 return
-            self._acceptor.keep()
+            self._keep()
             self._guests[rank] = (caller, _checked(ports), line)
             if len(self._guests) == self._machine.hosts - 1:
                 self._complete.set()
@@ -194,17 +198,18 @@ async def _follow(machine: Machine, timeout: float) -> Agreed:
     """Tells host 0 of this machine, again and again; returns the cluster that it tells."""
     host, port = split_address(machine.address)
     problem = "does not answer"
+    deadline = asyncio.get_running_loop().time() + timeout
     with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(timeout):
+        async with asyncio.timeout_at(deadline) as limit:
             while True:
+                limit.reschedule(deadline)
                 try:
                     connection = await connect(await resolve(host, port), _MAX_BYTES)
                     problem = "is there, and waits for others"
+                    limit.reschedule(deadline + _PATIENCE_SECONDS)  # It knows who is missing.
                     return await _call(machine, *connection)
                 except OSError as error:
                     problem = f"cannot be reached ({reason(error)})"
-                except ValueError as error:
-                    problem = str(error)
                 await asyncio.sleep(_AGAIN_SECONDS)
     raise PeerError(
         f"rendezvous: host {machine.rank} gave up after {timeout:g} s: host 0 at "
@@ -222,8 +227,8 @@ async def _call(
         ports = {role: list(ports) for role, ports in machine.ports.items()}
         await line.say({"rank": machine.rank, "hosts": machine.hosts, "ports": ports})
         said = await line.hear()
-    except TimeoutError:
-        raise ValueError("is another program") from None
+    except TimeoutError:  # In saying hello.
+        raise ConnectionError(_ANOTHER_PROGRAM) from None
     finally:
         writer.transport.abort()
     if said is None:
@@ -253,10 +258,15 @@ class _Line:
         self._given = ""
 
     async def exchange_challenges(self) -> None:
-        self._writer.write(f"tfdist-hosts/1 {self._drawn}\n".encode())
-        words = (await self._reader.readline()).split()
-        if len(words) != 2 or words[0] != b"tfdist-hosts/1":
-            raise ValueError("is another program")
+        """Gives and takes what proofs must cover.
+
+        Raises:
+            ConnectionError: The other end has gone, or is another program.
+        """
+        self._writer.write(f"{_PREFIX} {self._drawn}\n".encode())
+        words = (await self._read()).split()
+        if len(words) != 2 or words[0].decode("ascii", "replace") != _PREFIX:
+            raise ConnectionError(_ANOTHER_PROGRAM)
         self._given = words[1].decode("ascii", "replace")
 
     async def say(self, said: Mapping[str, Any]) -> None:
@@ -272,19 +282,26 @@ class _Line:
         """Returns what the other end says; None where it has another secret.
 
         Raises:
-            ConnectionError: It has gone.
-            ValueError: That is no message.
+            ConnectionError: It has gone, or is another program.
         """
-        line = await self._reader.readline()
+        line = await self._read()
+        try:
+            text, proof = json.loads(line)
+            if not hmac.compare_digest(proof, _proof(text, self._other, self._drawn)):
+                return None
+            said: dict[str, Any] = json.loads(text)
+        except (ValueError, TypeError, RecursionError):
+            raise ConnectionError(_ANOTHER_PROGRAM) from None
+        return said
+
+    async def _read(self) -> bytes:
+        try:
+            line = await self._reader.readline()
+        except ValueError:  # It is too long.
+            raise ConnectionError(_ANOTHER_PROGRAM) from None
         if not line:
             raise ConnectionResetError(errno.ECONNRESET, "")
-        text, proof = json.loads(line)
-        if not hmac.compare_digest(str(proof), _proof(text, self._other, self._drawn)):
-            return None
-        said = json.loads(text)
-        if not isinstance(said, dict):
-            raise ValueError("is another program")
-        return said
+        return line
 
 
 def _proof(text: str, side: str, challenge: str) -> str:
