@@ -17,6 +17,7 @@ import tfdist
 from tfdist.cluster.address import address_key, check_address, is_loopback
 from tfdist.cluster.secret import VARIABLE as SECRET_VARIABLE
 from tfdist.errors import EXIT_KILLED, EXIT_PEER_LOST, ConfigError
+from tfdist.launcher.group import ATTEMPT_VARIABLE
 from tfdist.launcher.job import Job
 from tfdist.launcher.local import LaunchOptions, Supervisor
 from tfdist.validation import quote, reject
@@ -110,13 +111,14 @@ def launch_on_hosts(
     env = dict(options.env)
     secret = env.get(SECRET_VARIABLE) or os.environ.get(SECRET_VARIABLE)
     env[SECRET_VARIABLE] = secret or secrets.token_hex(32)
+    variables = ",".join([*env, ATTEMPT_VARIABLE])
     commands = {}
     for rank, host in enumerate(hosts):
         remote = [sys.executable, "-m", "tfdist", "launch", "--tether", "--host-rank", str(rank)]
         remote += ["--num-hosts", str(len(hosts)), "--rendezvous", f"{hosts[0].name}:{port}"]
         remote += [*_tasks(rank, len(hosts), host.workers, counts), *flags, "--", *command]
         commands[host.name] = [
-            *(sys.executable, "-m", "tfdist.launcher.remote", ",".join(env), host.name),
+            *(sys.executable, "-m", "tfdist.launcher.remote", variables, host.name),
             *(*words, *_SSH, *_SSH_ALIVE, host.login, _there(remote)),
         ]
     job = Job({}, commands, here=tuple(commands), noun="host")

@@ -51,6 +51,7 @@ class LaunchOptions:
     """The options of a run.
 
     Attributes:
+        attempt: the number of the first run; above 1 where others were before.
         max_restarts: the number of restarts allowed, of all tasks together.
         restart_delay: seconds before the first restart; doubled from one to the next.
         grace: seconds a task has between SIGTERM and SIGKILL.
@@ -62,6 +63,7 @@ class LaunchOptions:
         gpus_per_task: see `machine.divide`.
     """
 
+    attempt: int = 1
     max_restarts: int = 0
     restart_delay: float = 1.0
     grace: float = 10.0
@@ -157,7 +159,7 @@ class Supervisor:
                 around.signals.drain()
 
     def _run_again_and_again(self, plans: list[TaskPlan], around: Around) -> int:
-        attempt = 0
+        attempt = self._options.attempt - 1
         while True:
             attempt += 1
             started = time.monotonic()

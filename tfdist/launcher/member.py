@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from tfdist.cluster.spec import check_jobs
 from tfdist.errors import EXIT_KILLED, EXIT_PEER_LOST
+from tfdist.launcher.group import ATTEMPT_VARIABLE
 from tfdist.launcher.job import Job
 from tfdist.launcher.local import LaunchOptions, Supervisor
 from tfdist.launcher.ports import free_ports
@@ -43,6 +46,7 @@ def launch_member(
     """
     if tied:
         tie()
+        options = replace(options, attempt=int(os.environ.get(ATTEMPT_VARIABLE, "1")))
     ports = {role: free_ports(count, "") for role, count in counts.items() if count}
     agreed = agree(Machine(rank, hosts, address, ports), wait_seconds())
     jobs = check_jobs(agreed.jobs, "launch: all hosts together")

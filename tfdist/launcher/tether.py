@@ -23,7 +23,7 @@ _MOST_BYTES = 1 << 20
 
 
 def tie() -> None:
-    """Takes the variables, and from then on ends with standard input.
+    """Sets the variables, and has this process end with standard input from then on.
 
     Raises:
         ConfigError: standard input holds no variables.
