@@ -18,7 +18,7 @@ CONFIG = """
 [mypy]
 check_untyped_defs = True
 
-[mypy-absl.*,keras.*,tensorflow.*,tensorflow_datasets.*,yaml.*]
+[mypy-absl.*,cloudpickle.*,keras.*,tensorflow.*,tensorflow_datasets.*,yaml.*]
 ignore_missing_imports = True
 follow_imports = skip
 """
