@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import os
+import re
 
 import tensorflow_datasets as tfds
 
 from tfdist.data.prepare import default_data_dir, one_line, prepare
 from tfdist.data.splits import FileSplit, TfdsSplit
 from tfdist.errors import ConfigError
+from tfdist.validation import did_you_mean
 
 _DIGITS_SHARDS = 8
 # Where "test" has no labels.
 _TEST_SPLITS = {"imagenet2012": "validation", "imagenet_resized": "validation"}
 TEST_NAMES = ("test", "validation", "val", "valid")
+# Of TFDS: a module's name, then config and version.
+_NAME = re.compile(r"\w+(:\w+)?([/:]|$)", re.ASCII)
 
 
 class _ImageFolder(tfds.folder_dataset.ImageFolder):
@@ -103,11 +107,15 @@ def open_tfds(
         return tfds.builder(name, data_dir=folder)
 
     try:
+        if not _NAME.match(name):
+            raise tfds.core.DatasetNotFoundError
         builder = make()
     except tfds.core.DatasetNotFoundError:
+        known = [*tfds.list_builders(with_community_datasets=False), "digits", "synthetic"]
         raise ConfigError(
             f"dataset: there is no {name!r}; give digits, synthetic, folder:PATH, or a name from "
             f"tensorflow.org/datasets/catalog (nothing of that name is in {folder} either)"
+            f"{did_you_mean(name, known)}"
         ) from None
     except Exception as error:  # a bad version or config, or a script's missing import
         raise ConfigError(f"dataset: {name!r} cannot be opened: {one_line(error)}") from error
