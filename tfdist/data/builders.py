@@ -33,6 +33,23 @@ class _ImageFolder(tfds.folder_dataset.ImageFolder):
         )
 
 
+def image_folder(path: str) -> _ImageFolder:
+    """Opens a folder of images, `PATH/<split>/<class>/`.
+
+    Raises:
+        ConfigError: There is no such folder, or it is laid out in another way.
+    """
+    path = os.path.expanduser(path)
+    layout = "folder:PATH wants images in PATH/<split>/<class>/, with a split named train"
+    if not path or not os.path.isdir(path):
+        raise ConfigError(f"dataset: there is no folder {path!r}; {layout}")
+    builder = _ImageFolder(path)
+    if not builder.info.splits.get("train"):
+        found = ", ".join(builder.info.splits) or "none"
+        raise ConfigError(f"dataset: {path} has no images in train (splits: {found}); {layout}")
+    return builder
+
+
 def open_folder(
     path: str, validation_split: float = 0.0
 ) -> tuple[tfds.core.DatasetBuilder, FileSplit, FileSplit | None]:
@@ -50,14 +67,7 @@ def open_folder(
         ConfigError: There is no such folder, or it is laid out in another way, or it has a split
             to test on beside a `validation_split`.
     """
-    path = os.path.expanduser(path)
-    layout = "folder:PATH wants images in PATH/<split>/<class>/, with a split named train"
-    if not path or not os.path.isdir(path):
-        raise ConfigError(f"dataset: there is no folder {path!r}; {layout}")
-    builder = _ImageFolder(path)
-    if not builder.info.splits.get("train"):
-        found = ", ".join(builder.info.splits) or "none"
-        raise ConfigError(f"dataset: {path} has no images in train (splits: {found}); {layout}")
+    builder = image_folder(path)
     test = next((part for part in TEST_NAMES if part in builder.info.splits), None)
     if not validation_split:
         return builder, builder.split("train"), builder.split(test) if test else None
