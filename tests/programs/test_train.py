@@ -158,6 +158,7 @@ def test_a_smoke_run_tries_everything_and_leaves_nothing(devices, tmp_path, monk
     assert (summary.plan.total_steps, "val_loss" in summary.metrics) == (3, True)
     assert "checkpoint-0000000003.tfdist" in {path.name for path in seen}
     assert list(tmp_path.iterdir()) == []
+    assert summary.model_path is None
 
 
 def test_an_output_directory_that_cannot_be_written_is_refused_first(tmp_path):

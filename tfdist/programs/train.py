@@ -55,7 +55,8 @@ def train(cluster: Cluster, options: TrainOptions) -> Summary | None:
     """
     if options.smoke and options.output_dir is None:
         with tempfile.TemporaryDirectory(prefix="tfdist-smoke-") as folder:
-            return train(cluster, dataclasses.replace(options, output_dir=folder))
+            summary = train(cluster, dataclasses.replace(options, output_dir=folder))
+            return summary and dataclasses.replace(summary, model_path=None)
     options = options.settled()
     steps = profiled_steps(options, cluster)
     output = open_run(options) if cluster.is_chief else None
