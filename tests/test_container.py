@@ -148,7 +148,7 @@ def test_the_image_is_built_and_any_user_runs_it():
     tag = "localhost/tfdist-test:cpu"
     subprocess.run([ENGINE, "build", "--target", "cpu", "--tag", tag, ROOT], check=True)
     command = ["tfdist", "train", "--dataset", "digits", "--model", "small_cnn"]
-    command += ["--epochs", "1", "--warmup_epochs", "0"]
+    command += ["--epochs", "1", "--warmup-epochs", "0"]
     if Path(ENGINE).name == "podman":
         run = [ENGINE, "run", "--rm", "--user", "12345:0", "--cap-drop", "ALL", tag, *command]
     else:

@@ -2,6 +2,7 @@
 
 import doctest
 import inspect
+import os
 import types
 
 import pytest
@@ -88,7 +89,7 @@ def test_it_has_an_example(name):
 
 
 @pytest.mark.parametrize("name", public())
-def test_its_examples_are_right(name, data_dir):
+def test_its_examples_are_right(name, data_dir, tmp_path):
     import keras
     import numpy as np
 
@@ -96,7 +97,7 @@ def test_its_examples_are_right(name, data_dir):
     assert bool(sum(len(test.examples) for test in found)) is (name not in NOT_RUN)
     runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS)
     # Examples of methods go on from that of their class.
-    names = {"tfdist": tfdist, "keras": keras, "np": np}
+    names = {"tfdist": tfdist, "keras": keras, "np": np, "os": os, "folder": str(tmp_path)}
     lines: list[str] = []
     for test in found:
         test.globs = names

@@ -18,7 +18,7 @@ CONFIG = """
 [mypy]
 check_untyped_defs = True
 
-[mypy-absl.*,keras.*,tensorflow.*,tensorflow_datasets.*,yaml.*]
+[mypy-absl.*,cloudpickle.*,keras.*,tensorflow.*,tensorflow_datasets.*,yaml.*]
 ignore_missing_imports = True
 follow_imports = skip
 """
@@ -131,6 +131,8 @@ try:
     trainer.fit(np.ones((8, 2)), np.ones(8), batch_size=4, class_weight={0: 1.0}, shuffle=False)
     trainer.evaluate(test, steps=3, return_dict=True)
     trainer.predict(np.ones((8, 2)), batch_size=4)
+    trainer.fit(train, callbacks=[tfdist.on_chief(keras.callbacks.TerminateOnNaN())])
+    trainer.save("mine.keras")
     losses: dict[str, list[float]] = tfdist.launch(
         work,
         args=(3,),

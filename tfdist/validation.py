@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import difflib
 import math
 import operator
 import reprlib
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import Any, NoReturn
 
 from tfdist.errors import ConfigError
@@ -149,5 +150,21 @@ def one_of(where: str, value: Any, allowed: Collection[str]) -> str:
         ConfigError: It is not one of them.
     """
     if not isinstance(value, str) or value not in allowed:
-        reject(where, f"{quote(value)} is given; allowed: {', '.join(allowed)}")
+        reject(where, not_one_of(value, allowed))
     return value
+
+
+def not_one_of(value: Any, allowed: Collection[str]) -> str:
+    """Returns what to say of a value that is none of the allowed words."""
+    hint = did_you_mean(value, allowed) if isinstance(value, str) else ""
+    return f"{quote(value)} is given; allowed: {', '.join(allowed)}{hint}"
+
+
+def did_you_mean(given: str, known: Iterable[str]) -> str:
+    """Returns `; did you mean 'train'?` for the word that is most like `given`; "" for none."""
+    bare = {name.strip("-").lower(): name for name in known}  # The dashes of flags are all alike.
+    word = given.strip("-").lower()
+    close = difflib.get_close_matches(word, bare, n=1)
+    if not close and word:  # Shortened: --log for --log-dir.
+        close = [name for name in bare if name.startswith(word)]
+    return f"; did you mean {bare[close[0]]!r}?" if len(close) == 1 else ""

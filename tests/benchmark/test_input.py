@@ -32,7 +32,7 @@ def test_the_verdict_says_whether_steps_wait_and_what_to_change():
 def test_the_stages_of_the_digits_are_measured(tmp_path, capsys):
     files = {name: tmp_path / name for name in ("input.json", "input.png")}
     code = main(
-        ["bench", "input", "--global_batch", "64", "--need", "1000", "--seconds", "0.2"]
+        ["bench", "input", "--global-batch", "64", "--need", "1000", "--seconds", "0.2"]
         + ["--json", str(files["input.json"]), "--plot", str(files["input.png"])]
     )
     said = capsys.readouterr().out
@@ -76,7 +76,7 @@ def test_what_has_no_files_has_no_stages():
 
 
 @pytest.mark.parametrize(
-    "arguments", ["--need 0", "--need nan", "--global_batch 0", "--model vgg", "--seconds x"]
+    "arguments", ["--need 0", "--need nan", "--global-batch 0", "--model vgg", "--seconds x"]
 )
 def test_bad_arguments_are_one_line(arguments, capsys):
     assert main(["bench", "input", *arguments.split()]) == 2

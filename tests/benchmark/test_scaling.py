@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import os
 
 import pytest
 
@@ -35,7 +34,7 @@ def test_the_shares_of_a_step_add_up_to_it():
 def test_a_global_batch_that_cannot_be_divided_is_refused():
     setting = Setting(batch=100, is_strong=True)
     assert setting.per_replica(4) == 25
-    with pytest.raises(ConfigError, match=r"--global_batch\): 100 cannot be divided among 3"):
+    with pytest.raises(ConfigError, match=r"--global-batch\): 100 cannot be divided among 3"):
         scaling.measure(setting, [1, 3])
 
 
@@ -66,10 +65,10 @@ def test_a_function_that_makes_no_model_is_refused(name):
         "scaling --counts 0",
         "scaling --steps 0",
         "scaling --model vgg",
-        "scaling --per_replica_batch 8 --global_batch 8",
+        "scaling --per-replica-batch 8 --global-batch 8",
         "batch --limit 0",
         "batch --model vgg",
-        "batch --base_learning_rate x",
+        "batch --base-learning-rate x",
     ],
 )
 def test_bad_arguments_are_one_line(arguments, capsys):
@@ -80,7 +79,7 @@ def test_bad_arguments_are_one_line(arguments, capsys):
 @pytest.mark.cluster
 def test_two_workers_are_measured(tmp_path, capfd):
     files = {name: str(tmp_path / name) for name in ("json", "csv", "plot.png")}
-    setting = "--counts 1 2 --model small_cnn --per_replica_batch 8 --image_size 16 --steps 3"
+    setting = "--counts 1 2 --model small_cnn --per-replica-batch 8 --image-size 16 --steps 3"
     outputs = f"--json {files['json']} --csv {files['csv']} --plot {files['plot.png']}"
     code = main(["bench", "scaling", *setting.split(), *outputs.split()])
     said = capfd.readouterr().out
@@ -99,12 +98,10 @@ def test_two_workers_are_measured(tmp_path, capfd):
 
 
 @pytest.mark.cluster
-@pytest.mark.skipif(
-    os.environ.get("TFDIST_CONFORMANCE") != "full", reason="half a minute; in make conformance"
-)
+@pytest.mark.long
 def test_batches_are_measured_and_one_is_recommended(tmp_path, capfd):
     file = tmp_path / "batch.json"
-    setting = "--limit 2 --model small_cnn --image_size 16 --steps 2 --replicas 4"
+    setting = "--limit 2 --model small_cnn --image-size 16 --steps 2 --replicas 4"
     assert main(["bench", "batch", *setting.split(), "--json", str(file)]) == 0
     said = capfd.readouterr().out
     found = json.loads(file.read_text())

@@ -78,8 +78,8 @@ KUBERNETES = {
 }
 COMMANDS = (
     "check", "check --wait 0", "check --alive",
-    "plan --per_replica_batch 8 --num_replicas 2 --base_learning_rate 0.1 --epochs 9 "
-    "--num_examples 1000 --warmup_epochs 2 --rule linear",
+    "plan --per-replica-batch 8 --num-replicas 2 --base-learning-rate 0.1 --epochs 9 "
+    "--num-examples 1000 --warmup-epochs 2 --rule linear",
     "render tfjob --workers 2 --ps 1 --name a --image b --cpus 4 --memory 8Gi -- true",
     "render jobset --workers 2 --name a --image b --volume c:/d --gpus-per-worker 1 -- true",
     "render slurm --workers 2 --name a --cpus 4 --memory 8G -- true",
@@ -88,7 +88,7 @@ COMMANDS = (
     "launch --workers 1 --grace 1 --restart-delay 0 --log-dir logs -- true",
     "launch --workers 1 --max-restarts 0 --stall-timeout 9 --env A=B -- true",
     "launch --spec FILE", "launch --spec FILE -- true",
-    "train --epochs 0 --strategy auto --dataset digits", "train --steps 0 --wire_dtype float16",
+    "train --epochs 0 --strategy auto --dataset digits", "train --steps 0 --wire-dtype float16",
     "bench equality --steps x", "bench growth --only x", "task", "--version",
 )  # fmt: skip
 

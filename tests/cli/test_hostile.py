@@ -46,8 +46,8 @@ SPECS = {
     "nul_env": tfjob(["true"], [{"name": "A", "value": "b\0"}]),
     "many": {"cluster": {"worker": [f"10.0.{i >> 8}.{i & 255}:1" for i in range(60_000)]}},
 }
-COST = "plan --multiply_adds 1e9 --parameters 1e6"
-PLAN = "plan --per_replica_batch 8 --num_replicas 2 --base_learning_rate 0.1"
+COST = "plan --multiply-adds 1e9 --parameters 1e6"
+PLAN = "plan --per-replica-batch 8 --num-replicas 2 --base-learning-rate 0.1"
 
 # Arguments, variables, and what the shell does first; the exit codes that are right.
 CASES = [
@@ -63,24 +63,24 @@ CASES = [
     ("check", {**SLURM, "SLURM_STEP_TASKS_PER_NODE": "999999"}, ""),
     ("check", {**SLURM, "SLURM_STEP_NODELIST": "n[0-999999999]"}, ""),
     ("check", {**SLURM, "SLURM_STEP_NODELIST": "n[" * 1000}, ""),
-    (f"plan --per_replica_batch {DIGITS} --num_replicas 2 --base_learning_rate 1e308", {}, ""),
-    ("plan --per_replica_batch 8 --num_replicas 9 --base_learning_rate 1e308", {}, ""),
-    (f"{PLAN} --num_examples 1000000 --epochs 1e308", {}, ""),
-    (f"{COST} --epochs 1e308 --num_examples {DIGITS}", {}, ""),
+    (f"plan --per-replica-batch {DIGITS} --num-replicas 2 --base-learning-rate 1e308", {}, ""),
+    ("plan --per-replica-batch 8 --num-replicas 9 --base-learning-rate 1e308", {}, ""),
+    (f"{PLAN} --num-examples 1000000 --epochs 1e308", {}, ""),
+    (f"{COST} --epochs 1e308 --num-examples {DIGITS}", {}, ""),
     (f"{COST} --network /dev/zero", {}, ""),
     (f"{COST} --link nvlink --tflops 1 --workers {DIGITS}", {}, ""),
     (f"bench collectives --workers 2 --sizes {DIGITS}", {}, ""),
     (f"train --epochs {DIGITS}", {}, ""),
-    (f"train --base_learning_rate {DIGITS}", {}, ""),
+    (f"train --base-learning-rate {DIGITS}", {}, ""),
     ("train --wait 1e308", {}, ""),
     (f"render slurm --name a --workers {DIGITS} -- true", {}, ""),
 ]
 FINE = [
-    (f"{PLAN} --epochs 90 --num_examples 1000000 --warmup_epochs 1e9", {}, ""),
+    (f"{PLAN} --epochs 90 --num-examples 1000000 --warmup-epochs 1e9", {}, ""),
     *((command, {}, "exec >&-") for command in ("check", "--help", "--version", f"{PLAN}")),
     ("check", {**SLURM}, ""),
-    (f"{COST} --num_examples 999999999999 --epochs 1e20 --price 1e20 --tflops 1e-20", {}, ""),
-    (f"{PLAN} --epochs 90 --num_examples 1000000", {}, ""),
+    (f"{COST} --num-examples 999999999999 --epochs 1e20 --price 1e20 --tflops 1e-20", {}, ""),
+    (f"{PLAN} --epochs 90 --num-examples 1000000", {}, ""),
 ]
 
 

@@ -6,12 +6,12 @@ import pytest
 
 from tfdist.cli import main
 
-GOYAL = ["plan", "--per_replica_batch", "32", "--num_replicas", "256"]
-GOYAL += ["--base_learning_rate", "0.1"]
+GOYAL = ["plan", "--per-replica-batch", "32", "--num-replicas", "256"]
+GOYAL += ["--base-learning-rate", "0.1"]
 
 
 def test_plan_prints_the_table_and_the_rates(capsys):
-    length = ["--decay", "step", "--epochs", "90", "--num_examples", "1281167"]
+    length = ["--decay", "step", "--epochs", "90", "--num-examples", "1281167"]
     assert main([*GOYAL, *length]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "global batch     8,192 = 32 x 256 replicas"
@@ -30,9 +30,9 @@ def test_plan_without_a_length(capsys):
     assert "3.2 = 0.1 for 256, linear" in capsys.readouterr().out
 
 
-def test_plan_json_and_dashes(capsys):
-    dashed = [word.replace("_", "-") for word in GOYAL]
-    assert main([*dashed, "--json", "--decay", "step", "--boundaries", "10,20"]) == 0
+def test_plan_json_and_underscores(capsys):
+    spelled = [word.replace("-", "_").replace("__", "--") for word in GOYAL]
+    assert main([*spelled, "--json", "--decay", "step", "--boundaries", "10,20"]) == 0
     saved = json.loads(capsys.readouterr().out)
     assert saved["peak_learning_rate"] == pytest.approx(3.2)
     assert saved["boundaries"] == [10, 20]

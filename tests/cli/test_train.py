@@ -23,6 +23,30 @@ def test_flags_are_read():
 
 
 @pytest.mark.parametrize(
+    "argv",
+    [
+        ["--per-replica-batch", "16", "--no-augment", "--output-dir", "a-b_c"],
+        ["--per_replica_batch", "16", "--noaugment", "--output_dir", "a-b_c"],
+        ["--per-replica_batch=16", "--no_augment", "--output-dir=a-b_c"],
+        ["-per-replica-batch=16", "--augment=false", "--output_dir=a-b_c"],
+    ],
+)
+def test_dashes_and_underscores_are_the_same(argv):
+    options = train.parse(train.define_flags(), argv)
+    found = (options["per_replica_batch"], options["augment"], options["output_dir"])
+    assert found == (16, False, "a-b_c")
+
+
+def test_a_value_is_left_as_it_is():
+    options = train.parse(train.define_flags(), ["--output-dir", "--data-dir", "--epochs", "2"])
+    assert (options["output_dir"], options["data_dir"], options["epochs"]) == (
+        "--data-dir",
+        None,
+        2,
+    )
+
+
+@pytest.mark.parametrize(
     ("argument", "says"),
     [
         ("--strategy=tpu", "one_device"),
@@ -30,7 +54,10 @@ def test_flags_are_read():
         ("--epochs=many", "epochs"),
         ("--rule=cubic", "linear"),
         ("--colour=red", "colour"),
+        ("--strategy", "Missing value"),
         ("surplus", "surplus"),
+        ("--noaugment=3", "noaugment"),
+        ("--no-epochs", "no-epochs"),
     ],
 )
 def test_a_wrong_flag_is_one_line(argument, says):
@@ -50,11 +77,57 @@ def test_it_ends_with_2_and_without_tensorflow():
     )
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.count("\n") == 1
-    assert "sgd|adam|adamw" in done.stderr
+    assert "allowed: sgd, adam, adamw" in done.stderr
 
 
 def test_help_names_every_flag(capsys):
     assert cli.main(["train", "--help"]) == 0
     out = capsys.readouterr().out
     for name in train.define_flags():
-        assert f"--{name}" in out or f"--[no]{name}" in out
+        dashed = name.replace("_", "-")
+        assert f"  --{dashed} " in out or f"  --[no-]{dashed}" in out
+
+
+def test_a_file_of_flags_is_read_and_the_command_line_wins(tmp_path):
+    config = tmp_path / "config.yaml"
+    config.write_text(
+        "epochs: 7\nper-replica-batch: 8\naugment: false\nema: null\nwarmup_epochs: 2\n"
+        "profile_tasks: [worker/0, worker/1]\n"
+    )
+    options = train.parse(train.define_flags(), [f"--config={config}", "--epochs=3"])
+    assert (options["epochs"], options["per_replica_batch"]) == (3, 8)
+    assert (options["augment"], options["ema"], options["warmup_epochs"]) == (False, None, 2.0)
+    assert options["profile_tasks"] == ["worker/0", "worker/1"]
+    assert "config" not in options
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("epoch: 7", "'epoch' is no flag of tfdist train; did you mean 'epochs'?"),
+        ("epochs: many", "epochs"),
+        ("rule: cubic", "linear"),
+        ("- epochs", "holds a list; allowed: flags and their values"),
+        ("a: b: c", "is no YAML"),
+        (None, "cannot be read"),
+    ],
+)
+def test_a_file_of_wrong_flags_is_one_line(tmp_path, text, says):
+    config = tmp_path / "config.yaml"
+    if text is not None:
+        config.write_text(text)
+    with pytest.raises(ConfigError) as error:
+        train.parse(train.define_flags(), [f"--config={config}"])
+    assert says in str(error.value) and "train(--config)" in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_what_a_run_writes_is_such_a_file(tmp_path):
+    from tfdist.programs.options import PLACES, TrainOptions
+
+    config = tmp_path / "config.yaml"
+    config.write_text(TrainOptions(epochs=3, ema=0.5, smoke=True).to_yaml())
+    options = train.parse(train.define_flags(), [f"--config={config}"])
+    options.pop("wait")
+    assert TrainOptions(**options) == TrainOptions(epochs=3, ema=0.5, smoke=True)
+    assert not any(place in config.read_text() for place in PLACES)

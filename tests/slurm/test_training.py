@@ -217,7 +217,7 @@ def test_an_evaluator_beside_a_job_that_is_disturbed(batches: Batches, programs:
         given = {"output_dir": folder, "checkpoint_dir": folder / "checkpoints"}
         small = {"model": "small_cnn", "image_size": 16, "epochs": 4, "per_replica_batch": 8}
         words = [f"--{name}={value}" for name, value in (small | given).items()]
-        return [sys.executable, "-m", "tfdist", "train", "--base_learning_rate=0.5", *words]
+        return [sys.executable, "-m", "tfdist", "train", "--base-learning-rate=0.5", *words]
 
     here, there = batches.folder / "launched", batches.folder / "slurm"
     launched = programs.launch("--workers 2 --evaluator 1 --cpus-per-task 1", flags(here))

@@ -56,7 +56,7 @@ class Setting:
         """
         if self.is_strong and self.batch % count:
             raise ConfigError(
-                f"bench scaling(--global_batch): {self.batch} cannot be divided among {count} "
+                f"bench scaling(--global-batch): {self.batch} cannot be divided among {count} "
                 f"{self.of}; give a multiple of it"
             )
         return self.batch // count if self.is_strong else self.batch

@@ -7,22 +7,26 @@ import importlib
 import sys
 
 from tfdist import __version__
+from tfdist.cli.arguments import examples_text
 from tfdist.errors import (
-    EXIT_CONFIG,
     EXIT_DONE,
     EXIT_INTERRUPTED,
     EXIT_USER_ERROR,
+    ConfigError,
     TfdistError,
 )
 from tfdist.runtime import excepthook
 from tfdist.runtime.lasting_output import send_nowhere
-from tfdist.validation import quote
+from tfdist.validation import did_you_mean, quote
 
 # subcommand -> (module with `main(argv) -> int`, what it does)
 COMMANDS = {
     "check": ("tfdist.cli.check", "show the cluster and this task"),
     "launch": ("tfdist.cli.launch", "run a cluster of local processes"),
     "train": ("tfdist.cli.train", "train ResNet50 with any strategy"),
+    "evaluate": ("tfdist.cli.evaluate", "evaluate the model of a run"),
+    "predict": ("tfdist.cli.predict", "classify image files with it"),
+    "export": ("tfdist.cli.export", "write it as a SavedModel"),
     "plan": ("tfdist.cli.plan", "compute batch size, learning rate and cost"),
     "bench": ("tfdist.cli.bench", "measure speed, scaling, batches, input, collectives, losses"),
     "profile": ("tfdist.cli.profile", "say where the time of recorded steps went"),
@@ -31,6 +35,12 @@ COMMANDS = {
     "task": ("tfdist.cli.task", "run a command in srun, whose exit code srun then gives"),
     "env": ("tfdist.cli.env", "show versions, devices and environment variables"),
 }
+
+
+_EXAMPLES = (
+    "tfdist train --epochs 3 --output-dir runs/digits",
+    "tfdist launch --workers 2 tfdist train --strategy multi_worker_mirrored",
+)
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -74,13 +84,14 @@ def _run(args: list[str]) -> int:
         return EXIT_DONE
     if not args or args[0] not in COMMANDS:
         given = f"{quote(args[0])} is not a command" if args else "no command given"
-        print(f"tfdist: {given}; commands are {', '.join(COMMANDS)}", file=sys.stderr)
-        return EXIT_CONFIG
+        hint = did_you_mean(args[0], COMMANDS) if args else ""
+        raise ConfigError(f"{given}; commands are {', '.join(COMMANDS)}{hint}")
     code: int = importlib.import_module(COMMANDS[args[0]][0]).main(args[1:])
     return code
 
 
 def _usage() -> str:
     lines = ["usage: tfdist COMMAND [ARGUMENTS]", ""]
-    lines += [f"  {name:8}{text}" for name, (_, text) in COMMANDS.items()]
-    return "\n".join([*lines, "", "'tfdist COMMAND --help' says more."])
+    lines += [f"  {name:10}{text}" for name, (_, text) in COMMANDS.items()]
+    lines += ["", "'tfdist COMMAND --help' says more.", "", examples_text(_EXAMPLES)]
+    return "\n".join(lines)

@@ -3,18 +3,101 @@
 from __future__ import annotations
 
 import argparse
-from typing import NoReturn
+import itertools
+import re
+import sys
+import textwrap
+from collections.abc import Iterable, Sequence
+from typing import Any, NoReturn
 
 from tfdist import validation
 from tfdist.errors import ConfigError
-from tfdist.validation import quote
+from tfdist.validation import did_you_mean, not_one_of, quote
+
+# What stands for a number in help.
+METAVARS: dict[Any, str] = {int: "N", float: "X"}
+_HELP_WIDTH, _HELP_COLUMN = 78, 32
+# What argparse takes for a flag: not a negative number, and not a sentence.
+_FLAG = re.compile(r"-[^\d. ][^ ]*\Z")
 
 
 class Parser(argparse.ArgumentParser):
-    """Raises ConfigError where argparse would print its usage and exit."""
+    """Raises ConfigError where argparse would print its usage and exit.
 
-    def __init__(self, prog: str, description: str) -> None:
-        super().__init__(prog=prog, description=description, allow_abbrev=False)
+    Flags are defined with dashes, and may be given with underscores.
+
+    Args:
+        prog: The command.
+        description: What it does.
+        examples: Commands that show it, at the end of its help.
+        usage: What to say instead of a list of all flags, where they are many.
+    """
+
+    def __init__(
+        self, prog: str, description: str, *, examples: Sequence[str] = (), usage: str | None = None
+    ) -> None:
+        super().__init__(
+            prog=prog,
+            usage=usage,
+            description=textwrap.fill(description, _HELP_WIDTH),
+            epilog=examples_text(examples) if examples else None,
+            formatter_class=_formatter,
+            allow_abbrev=False,
+        )
+
+    def parse_args(self, args: Iterable[str] | None = None, namespace: Any = None) -> Any:
+        """Reads the arguments.
+
+        Raises:
+            ConfigError: A flag is unknown, or an argument is malformed or missing.
+        """
+        own, behind = self._divide(sys.argv[1:] if args is None else args, has_command=False)
+        return super().parse_args(own if behind is None else [*own, "--", *behind], namespace)
+
+    def parse_with_command(
+        self, argv: Iterable[str]
+    ) -> tuple[argparse.Namespace, list[str] | None]:
+        """Reads flags in front of a command.
+
+        Returns:
+            The flags, and the command: what is behind `--`, or else begins with the first word that
+            is neither a flag nor a flag's value. None where there is neither.
+
+        Raises:
+            ConfigError: A flag is unknown, malformed or missing.
+        """
+        own, command = self._divide(argv, has_command=True)
+        return super().parse_args(own), command
+
+    def _divide(
+        self, argv: Iterable[str], *, has_command: bool
+    ) -> tuple[list[str], list[str] | None]:
+        """Returns the arguments that are this parser's, with dashes, and those that are not.
+
+        Raises:
+            ConfigError: A flag is unknown.
+        """
+        own: list[str] = []
+        words = iter(argv)
+        for word in words:
+            if word == "--":
+                return own, list(words)
+            name, equals, value = word.partition("=")
+            is_flag = _FLAG.match(name) is not None
+            if has_command and not is_flag:
+                return own, [word, *words]
+            name = name.replace("_", "-") if is_flag else name
+            own.append(name + equals + value)
+            if is_flag and self._known(name).nargs is None and not equals:
+                own += itertools.islice(words, 1)  # Its value, whatever it looks like.
+        return own, None
+
+    def _known(self, flag: str) -> argparse.Action:
+        found = self._option_string_actions.get(flag)
+        if found is None:
+            hint = did_you_mean(flag, self._option_string_actions)
+            self.error(f"{quote(flag)} is not a flag{hint}")
+        return found
 
     def error(self, message: str) -> NoReturn:
         """Reports a usage error.
@@ -25,15 +108,27 @@ class Parser(argparse.ArgumentParser):
         command = self.prog.removeprefix("tfdist ")
         # argparse repeats what it does not know, line breaks and all.
         line = "".join(c if c.isprintable() else "?" for c in message)
-        raise ConfigError(f"{command}: {line}; see '{self.prog} --help'")
+        help = "" if line.endswith("?") else f"; see '{self.prog} --help'"
+        raise ConfigError(f"{command}: {line}{help}")
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is not None and value not in action.choices:
+            raise argparse.ArgumentError(action, not_one_of(value, list(action.choices)))
 
 
-def cut_command(argv: list[str]) -> tuple[list[str], list[str] | None]:
-    """Returns the arguments before `--`, and the command behind it; None where there is no `--`."""
-    if "--" not in argv:
-        return argv, None
-    at = argv.index("--")
-    return argv[:at], argv[at + 1 :]
+def _formatter(prog: str) -> argparse.HelpFormatter:
+    return argparse.RawDescriptionHelpFormatter(prog, max_help_position=_HELP_COLUMN)
+
+
+def examples_text(examples: Sequence[str]) -> str:
+    """Returns the end of a help text."""
+    noun = "example" if len(examples) == 1 else "examples"
+    return "\n".join([f"{noun}:", *(f"  {line}" for line in examples)])
+
+
+def flag(name: str) -> str:
+    """Returns the flag of an option's name: `--base-batch` of `base_batch`."""
+    return f"--{name.replace('_', '-')}"
 
 
 def seconds(text: str) -> float:

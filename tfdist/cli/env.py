@@ -7,6 +7,7 @@ import platform
 from importlib import metadata
 
 from tfdist.cli.arguments import Parser
+from tfdist.cli.output import print_json
 from tfdist.errors import EXIT_DONE
 from tfdist.launcher.machine import gpu_ids, usable_cores
 from tfdist.validation import quote
@@ -18,14 +19,38 @@ NAMES = ("JOB_COMPLETION_INDEX", "GRPC_VERBOSITY", "PYTHONPATH")
 
 def main(argv: list[str]) -> int:
     """Prints versions, devices and variables; does not import TensorFlow."""
-    Parser("tfdist env", "Show versions, devices and environment variables.").parse_args(argv)
+    parser = Parser(
+        "tfdist env",
+        "Show versions, devices and environment variables, for a bug report.",
+        examples=("tfdist env", "tfdist env --json"),
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    as_json = parser.parse_args(argv).json
+    packages = {name: _version(name) for name in PACKAGES}
+    cores, gpus = usable_cores(), gpu_ids()
+    variables = {
+        name: "set, and not shown" if _is_secret(name) else value
+        for name, value in sorted(os.environ.items())
+        if name.startswith(PREFIXES) or name in NAMES
+    }
+    if as_json:
+        print_json(
+            {
+                "python": platform.python_version(),
+                "platform": platform.platform(),
+                "packages": packages,
+                "cores": {"usable": len(cores), "all": os.cpu_count()},
+                "gpus": list(gpus),
+                "variables": variables,
+            }
+        )
+        return EXIT_DONE
     rows = [("python", platform.python_version()), ("platform", platform.platform())]
-    rows += [(name, _version(name)) for name in PACKAGES]
-    rows.append(("cores", f"{len(usable_cores())} usable of {os.cpu_count()}"))
-    rows.append(("gpus", ", ".join(gpu_ids()) or "none"))
-    for name, value in sorted(os.environ.items()):
-        if name.startswith(PREFIXES) or name in NAMES:
-            rows.append((name, "set, and not shown" if _is_secret(name) else quote(value)))
+    rows += [(name, version or "not installed") for name, version in packages.items()]
+    rows.append(("cores", f"{len(cores)} usable of {os.cpu_count()}"))
+    rows.append(("gpus", ", ".join(gpus) or "none"))
+    for name, value in variables.items():
+        rows.append((name, value if _is_secret(name) else quote(value)))
     width = max(len(name) for name, _ in rows)
     for name, value in rows:
         print(f"{name:{width}}  {value}")
@@ -37,8 +62,8 @@ def _is_secret(name: str) -> bool:
     return any(word in name for word in ("SECRET", "TOKEN", "PASSWORD", "KEY"))
 
 
-def _version(package: str) -> str:
+def _version(package: str) -> str | None:
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
-        return "not installed"
+        return None

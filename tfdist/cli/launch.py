@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from tfdist.cli import launch_hosts
-from tfdist.cli.arguments import Parser, count, cut_command, seconds
+from tfdist.cli.arguments import Parser, count, seconds
 from tfdist.cluster.spec import ROLES
 from tfdist.errors import ConfigError
 from tfdist.launcher.job import Job
@@ -22,8 +22,7 @@ def main(argv: list[str]) -> int:
         ConfigError: the flags or the file do not describe a job. Nothing was started.
         PeerError: another machine of the job did not come.
     """
-    before, command = cut_command(argv)
-    args = _parser().parse_args(before)
+    args, command = _parser().parse_with_command(argv)
     if command == []:
         raise ConfigError("launch: no command behind '--'; give a program to run")
     options = LaunchOptions(
@@ -59,67 +58,44 @@ def _job(args: argparse.Namespace, command: list[str]) -> Job:
 
 
 def _parser() -> Parser:
-    parser = Parser("tfdist launch", "Run a cluster of local processes: flags, then -- COMMAND.")
+    parser = Parser(
+        "tfdist launch",
+        "Run a cluster of local processes, each of them the command with a TF_CONFIG of its own.",
+        examples=(
+            "tfdist launch --workers 2 python mine.py",
+            "tfdist launch --chief 1 --ps 1 --workers 2 --max-restarts 3 tfdist train --epochs 3",
+            "tfdist launch --spec cluster_specs/two_workers.json -- tfdist train",
+        ),
+        usage="tfdist launch [FLAGS] [--] COMMAND",
+    )
+    add = parser.add_argument_group("tasks").add_argument
     for role in ROLES:
-        parser.add_argument(
-            _FLAGS[role], dest=role, type=count, metavar="N", help=f"number of {role} tasks"
-        )
-    parser.add_argument(
-        "--spec", metavar="FILE", help='instead of counts: {"cluster": {...}}, a TFJob or a JobSet'
+        add(_FLAGS[role], dest=role, type=count, metavar="N", help=f"number of {role} tasks")
+    add("--spec", metavar="FILE", help='instead of counts: {"cluster": {...}}, a TFJob or a JobSet')
+    launch_hosts.add_flags(parser.add_argument_group("several machines"))
+    add = parser.add_argument_group("what each task is given").add_argument
+    help = "set a variable for every task; may be repeated"
+    add("--env", type=_variable, action="append", default=[], metavar="K=V", help=help)
+    help = "cores per task: auto, none or a number (auto)"
+    add("--cpus-per-task", default="auto", metavar="N", help=help)
+    help = "GPUs per task: auto, none or a number (auto)"
+    add("--gpus-per-task", default="auto", metavar="N", help=help)
+    add = parser.add_argument_group("restarts and the end").add_argument
+    help = "restarts allowed of tasks that end with 128 or more, or by a signal (0)"
+    add("--max-restarts", type=count, default=0, metavar="K", help=help)
+    help = "seconds before the first restart, doubled at each further one, up to 30 (1)"
+    add("--restart-delay", type=seconds, default=1.0, metavar="S", help=help)
+    help = "seconds a task has to end before it is killed (10)"
+    add("--grace", type=seconds, default=10.0, metavar="S", help=help)
+    help = (
+        "seconds without a step after which a task counts as lost, and 10 minutes more while "
+        f"compiling, building or saving; 0 for never ({STALL_SECONDS:.0f})"
     )
-    launch_hosts.add_flags(parser)
-    parser.add_argument(
-        "--max-restarts",
-        type=count,
-        default=0,
-        metavar="K",
-        help="restarts allowed of tasks that end with 128 or more, or by a signal (0)",
-    )
-    parser.add_argument(
-        "--restart-delay",
-        type=seconds,
-        default=1.0,
-        metavar="S",
-        help="seconds before the first restart, doubled at each further one, up to 30 (1)",
-    )
-    parser.add_argument(
-        "--grace",
-        type=seconds,
-        default=10.0,
-        metavar="S",
-        help="seconds a task has to end before it is killed (10)",
-    )
-    parser.add_argument(
-        "--stall-timeout",
-        type=seconds,
-        default=STALL_SECONDS,
-        metavar="S",
-        help="seconds without a step after which a task counts as lost, and 10 minutes more while "
-        f"compiling, building or saving; 0 for never ({STALL_SECONDS:.0f})",
-    )
-    parser.add_argument(
-        "--report",
-        action="store_true",
-        help="print step times at the end even for a single task; SIGUSR2 prints them at any time",
-    )
-    parser.add_argument("--log-dir", type=Path, metavar="D", help="also write one file per task")
-    parser.add_argument(
-        "--env",
-        type=_variable,
-        action="append",
-        default=[],
-        metavar="K=V",
-        help="set a variable for every task; may be repeated",
-    )
-    parser.add_argument(
-        "--cpus-per-task",
-        default="auto",
-        metavar="N",
-        help="cores per task: auto, none or a number",
-    )
-    parser.add_argument(
-        "--gpus-per-task", default="auto", metavar="N", help="GPUs per task: auto, none or a number"
-    )
+    add("--stall-timeout", type=seconds, default=STALL_SECONDS, metavar="S", help=help)
+    add = parser.add_argument_group("output").add_argument
+    help = "print step times at the end even for a single task; SIGUSR2 prints them at any time"
+    add("--report", action="store_true", help=help)
+    add("--log-dir", type=Path, metavar="D", help="also write one file per task")
     return parser
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping, Sequence
 
-from tfdist.cli.arguments import Parser, count
+from tfdist.cli.arguments import count
 from tfdist.cluster.address import check_address
 from tfdist.errors import ConfigError
 from tfdist.launcher.hosts import launch_on_hosts, read_hosts
@@ -16,31 +16,31 @@ from tfdist.validation import reject
 _ONE_OF_SEVERAL = ("--host-rank", "--num-hosts", "--rendezvous")
 
 
-def add_flags(parser: Parser) -> None:
-    """Adds the flags that say on which machines the tasks are."""
-    parser.add_argument(
+def add_flags(group: argparse._ArgumentGroup) -> None:
+    """Adds the flags that say on which machines the tasks are to their group."""
+    group.add_argument(
         "--hosts",
         metavar="A,B:2",
         help="start on these machines by ssh: a worker on each, or as many as are behind the colon",
     )
-    parser.add_argument(
+    group.add_argument(
         "--ssh", default="ssh", metavar="COMMAND", help="with --hosts: how to log in (ssh)"
     )
-    parser.add_argument(
+    group.add_argument(
         "--host-rank",
         type=count,
         metavar="I",
         help="start this machine's part of a job on several: its number, from 0",
     )
-    parser.add_argument(
+    group.add_argument(
         "--num-hosts", type=count, metavar="N", help="with --host-rank: the number of machines"
     )
-    parser.add_argument(
+    group.add_argument(
         "--rendezvous",
         metavar="HOST:PORT",
         help="with --host-rank: where machine 0 listens for the others; PORT is free there",
     )
-    parser.add_argument("--tether", action="store_true", help=argparse.SUPPRESS)
+    group.add_argument("--tether", action="store_true", help=argparse.SUPPRESS)
 
 
 def wanted(args: argparse.Namespace) -> bool:

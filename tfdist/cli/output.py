@@ -1,4 +1,4 @@
-"""Files that commands write; that they can be written is found out before the work, not after."""
+"""JSON on stdout, and files; that these can be written is found out before the work, not after."""
 
 from __future__ import annotations
 
@@ -38,6 +38,11 @@ def picture(text: str) -> Path:
     if importlib.util.find_spec("matplotlib") is None:
         raise argparse.ArgumentTypeError("needs matplotlib; pip install 'tfdist[plots]'")
     return output(text)
+
+
+def print_json(figures: Any) -> None:
+    """Prints, for other programs, all that a command has to say."""
+    print(json.dumps(figures, indent=2), flush=True)
 
 
 def write_json(path: Path, figures: Any) -> None:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import json
 from typing import Any
 
 from tfdist.cli import plan_cost
-from tfdist.cli.arguments import Parser
+from tfdist.cli.arguments import METAVARS, Parser, flag
+from tfdist.cli.output import print_json
 from tfdist.errors import EXIT_DONE
 from tfdist.scaling.plan import Plan
 from tfdist.scaling.rules import DECAYS, RULES
@@ -30,7 +30,7 @@ def main(argv: list[str]) -> int:
     costs = plan_cost.is_asked(options)
     plan = None
     if not costs or args["base_learning_rate"] is not None:
-        missing = [f"--{name}" for name in _REQUIRED if args[name] is None]
+        missing = [flag(name) for name in _REQUIRED if args[name] is None]
         if missing:
             parser.error(f"the following arguments are required: {', '.join(missing)}")
         plan = scale(**args)
@@ -41,7 +41,7 @@ def main(argv: list[str]) -> int:
         found: dict[str, Any] = {} if plan is None else plan.to_dict()
         if estimate is not None:
             found["cost"] = estimate.to_dict()
-        print(json.dumps(found, indent=2))
+        print_json(found)
         return EXIT_DONE
     if plan is not None:
         _print(plan)
@@ -71,50 +71,46 @@ def _epochs(plan: Plan) -> list[float]:
 def _parser() -> tuple[Parser, list[str]]:
     """Returns the parser, and the names of the options about the cost."""
     parser = Parser(
-        "tfdist plan", "Compute batch size and learning rate for many replicas, and what they cost."
+        "tfdist plan",
+        "Compute batch size and learning rate for many replicas, and what they cost.",
+        examples=(
+            "tfdist plan --per-replica-batch 32 --num-replicas 256 --base-learning-rate 0.1",
+            "tfdist plan --model resnet50 --tflops 100 --link nvlink --workers 8,64,512",
+        ),
+        usage="tfdist plan [FLAGS]",
     )
-    _add(parser, "per_replica_batch", int, "examples per replica and step")
-    _add(parser, "num_replicas", int, "replicas in sync")
-    _add(parser, "base_learning_rate", float, "the rate for --base_batch")
-    _add(parser, "base_batch", int, "the batch that rate was tuned for (256)", default=256)
-    _add(
-        parser,
-        "rule",
-        str,
-        "how the rate is scaled with the batch",
-        default="linear",
-        choices=tuple(RULES),
-    )
-    _add(parser, "warmup_epochs", float, "epochs of linear warmup (5)", default=5.0)
-    _add(parser, "warmup_start", float, "the rate that warmup begins at")
-    _add(parser, "decay", str, "the decay after warmup", default="constant", choices=DECAYS)
-    _add(parser, "boundaries", _floats, "epochs of step decay (30,60,80)")
-    _add(parser, "decay_factor", float, "factor of step decay (0.1)", default=0.1)
-    _add(
-        parser,
-        "final_fraction",
-        float,
-        "fraction of the peak that cosine decay ends at (0)",
-        default=0.0,
-    )
-    _add(parser, "epochs", float, "epochs of the run")
-    _add(parser, "num_examples", int, "examples per epoch")
-    _add(parser, "steps_per_epoch", int, "global batches per epoch, instead of --num_examples")
-    _add(parser, "accumulate_steps", int, "global batches per update (1)", default=1)
-    parser.add_argument(
-        "--drop_remainder",
-        "--drop-remainder",
-        action="store_true",
-        help="drop a partial last batch",
-    )
+    batch = parser.add_argument_group("batch")
+    _add(batch, "per_replica_batch", int, "examples per replica and step")
+    _add(batch, "num_replicas", int, "replicas in sync")
+    _add(batch, "accumulate_steps", int, "global batches per update (1)", default=1)
+    rate = parser.add_argument_group("learning rate")
+    _add(rate, "base_learning_rate", float, "the rate for --base-batch")
+    _add(rate, "base_batch", int, "the batch that rate was tuned for (256)", default=256)
+    help = "how the rate is scaled with the batch (linear)"
+    _add(rate, "rule", str, help, default="linear", choices=tuple(RULES))
+    _add(rate, "warmup_epochs", float, "epochs of linear warmup (5)", default=5.0)
+    _add(rate, "warmup_start", float, "the rate that warmup begins at")
+    help = "the decay after warmup (constant)"
+    _add(rate, "decay", str, help, default="constant", choices=DECAYS)
+    _add(rate, "boundaries", _floats, "epochs of step decay (30,60,80)")
+    _add(rate, "decay_factor", float, "factor of step decay (0.1)", default=0.1)
+    help = "fraction of the peak that cosine decay ends at (0)"
+    _add(rate, "final_fraction", float, help, default=0.0)
+    length = parser.add_argument_group("length of the run")
+    _add(length, "epochs", float, "epochs of the run")
+    _add(length, "num_examples", int, "examples per epoch")
+    _add(length, "steps_per_epoch", int, "global batches per epoch, instead of --num-examples")
+    length.add_argument("--drop-remainder", action="store_true", help="drop a partial last batch")
+    names = plan_cost.add_options(parser)
     parser.add_argument("--json", action="store_true", help="print JSON")
-    return parser, plan_cost.add_options(parser)
+    return parser, names
 
 
-def _add(parser: Parser, name: str, kind: object, text: str, **more: object) -> None:
-    # Underscores as the flags of `tfdist train`, dashes as the other subcommands.
-    names = dict.fromkeys([f"--{name}", f"--{name.replace('_', '-')}"])
-    parser.add_argument(*names, type=kind, help=text, **more)  # type: ignore[arg-type]
+def _add(
+    group: argparse._ArgumentGroup, name: str, kind: object, text: str, **more: object
+) -> None:
+    metavar = METAVARS.get(kind, None if "choices" in more else "X,...")
+    group.add_argument(flag(name), type=kind, help=text, metavar=metavar, **more)  # type: ignore[arg-type]
 
 
 def _floats(text: str) -> list[float]:

@@ -8,7 +8,7 @@ import functools
 from pathlib import Path
 from typing import Any
 
-from tfdist.cli.arguments import Parser
+from tfdist.cli.arguments import METAVARS, Parser, flag
 from tfdist.errors import ConfigError
 from tfdist.scaling.cost import FLOAT32_BYTES, Device, training_flop
 from tfdist.scaling.estimate import Estimate
@@ -32,13 +32,18 @@ _MODELS = ("model", "multiply_adds")
 
 def add_options(parser: Parser) -> list[str]:
     """Adds the options, and returns their names."""
-    group = parser.add_argument_group("what it costs", "With --model or --multiply_adds:")
+    group = parser.add_argument_group("what it costs", "With --model or --multiply-adds:")
 
     def add(name: str, text: str, **more: Any) -> None:
-        names = dict.fromkeys([f"--{name}", f"--{name.replace('_', '-')}"])
-        group.add_argument(*names, help=text, **more)
+        if more.get("type") in METAVARS:
+            more["metavar"] = METAVARS[more["type"]]
+        group.add_argument(flag(name), help=text, **more)
 
-    add("model", "resnet50, small_cnn, one of keras.applications, or a saved .keras file")
+    add(
+        "model",
+        "resnet50, small_cnn, one of keras.applications, or a saved .keras file",
+        metavar="NAME",
+    )
     add("image_size", "height and width of the images (224, or the model's own)", type=int)
     add("classes", "classes of the model (its own)", type=int)
     add("multiply_adds", "instead of --model: multiply-adds of an image, forward", type=float)
@@ -58,11 +63,16 @@ def add_options(parser: Parser) -> list[str]:
     add("latency", "instead of --link: its latency in seconds", type=float)
     add("bandwidth", "instead of --link: its bandwidth in bytes/s, one way", type=float)
     add("network", "instead of --link: a file of tfdist bench collectives --json", metavar="FILE")
-    add("transport", "whose figures of that file are taken (ring)")
+    add("transport", "whose figures of that file are taken (ring)", metavar="NAME")
     add("wire_dtype", "the type in which gradients are sent", choices=tuple(_WIRE_BYTES))
     add("overlap", "gradients are sent while the backward pass goes on", **_FLAG)
     add("servers", "parameter servers, instead of an all-reduce", type=int)
-    add("workers", "the numbers of workers to predict for (1,2,4,...,4096)", type=_counts)
+    add(
+        "workers",
+        "the numbers of workers to predict for (1,2,4,...,4096)",
+        type=_counts,
+        metavar="N,...",
+    )
     add("plot", "draw efficiency against workers, as a PNG", metavar="FILE")
     return [action.dest for action in group._group_actions]
 
@@ -81,8 +91,8 @@ def is_asked(options: dict[str, Any]) -> bool:
     given = [name for name, value in options.items() if value is not None]
     if given:
         raise ConfigError(
-            f"plan(--{given[0]}): given without a model; add --model NAME, or --multiply_adds and "
-            "--parameters"
+            f"plan({flag(given[0])}): given without a model; add --model NAME, or "
+            "--multiply-adds and --parameters"
         )
     return False
 
@@ -102,13 +112,13 @@ def estimate(options: dict[str, Any], run: dict[str, Any]) -> Estimate:
     model = _counted(values) if values["model"] is not None else _by_hand(values)
     given = {"num_replicas": 1, "per_replica_batch": _BATCH}
     given |= {name: run[name] for name in given if run[name] is not None}
-    replicas = whole_number("plan(--num_replicas)", given["num_replicas"])
-    batch = whole_number("plan(--per_replica_batch)", given["per_replica_batch"])
+    replicas = whole_number("plan(--num-replicas)", given["num_replicas"])
+    batch = whole_number("plan(--per-replica-batch)", given["per_replica_batch"])
     images = run["num_examples"]
     if images is None and run["steps_per_epoch"] is not None:
         images = run["steps_per_epoch"] * batch * replicas
     if images is not None:
-        images = whole_number("plan(--num_examples)", images)
+        images = whole_number("plan(--num-examples)", images)
     if run["epochs"] is not None:
         number("plan(--epochs)", run["epochs"], above=0, most=_MOST)
     device = None
@@ -149,7 +159,7 @@ def estimate(options: dict[str, Any], run: dict[str, Any]) -> Estimate:
         missing = "the time of a step" if link is not None else "a link"
         reject(
             "plan(--plot)" if values["plot"] else "plan(--link)",
-            f"given without {missing}; add --tflops or --step_seconds, and --link, --latency and "
+            f"given without {missing}; add --tflops or --step-seconds, and --link, --latency and "
             "--bandwidth, or --network",
         )
     return Estimate(
@@ -188,7 +198,7 @@ def draw(found: Estimate, path: str) -> None:
 
 def _checked(name: str, value: Any) -> Any:
     """Returns the value of an option if it is in its range."""
-    where = f"plan(--{name})"
+    where = f"plan({flag(name)})"
     if value is None or isinstance(value, (str, bool)):
         return value
     if name in ("image_size", "classes", "servers"):
@@ -206,10 +216,10 @@ def _by_hand(values: dict[str, Any]) -> dict[str, Any]:
     """Returns the size of a model that is described by numbers."""
     if values["parameters"] is None or values["multiply_adds"] is None:
         name = "parameters" if values["parameters"] is None else "multiply_adds"
-        reject(f"plan(--{name})", "missing; give --multiply_adds and --parameters, or --model")
+        reject(f"plan({flag(name)})", "missing; give --multiply-adds and --parameters, or --model")
     size = values["image_size"] or _IMAGE_SIZE
     return {
-        "name": "described by --multiply_adds",
+        "name": "described by --multiply-adds",
         "multiply_adds": values["multiply_adds"],
         "parameters": values["parameters"],
         "trainable": values["parameters"],
@@ -222,7 +232,7 @@ def _counted(values: dict[str, Any]) -> dict[str, Any]:
     """Returns the size of a model that is built and counted; it loads TensorFlow."""
     for name in ("multiply_adds", "parameters", "activations"):
         if values[name] is not None:
-            reject(f"plan(--{name})", "given beside --model, which is counted; keep one of them")
+            reject(f"plan({flag(name)})", "given beside --model, which is counted; keep one")
     from tfdist.runtime.startup import start_tensorflow
 
     start_tensorflow()

@@ -20,6 +20,7 @@ def main(argv: list[str]) -> int:
         "Read the profiles that Trainer(profile=(A, B)) or tfdist train --profile A:B has "
         "recorded: what a step consists of, the operations that take longest, and who is slow. "
         "TensorBoard opens the same folder.",
+        examples=("tfdist profile runs/digits/profile",),
     )
     parser.add_argument("folder", metavar="DIR", help="the folder of the profiles")
     parser.add_argument(

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import importlib
 
+from tfdist.cli.arguments import examples_text
 from tfdist.errors import EXIT_DONE, ConfigError
-from tfdist.validation import quote
+from tfdist.validation import did_you_mean, quote
 
 _KUBERNETES = {
     "jobset": "a JobSet",
@@ -14,6 +15,13 @@ _KUBERNETES = {
     "tfjob": "a TFJob",
 }
 _SLURM = {"slurm": "a batch script"}
+KINDS = {**_KUBERNETES, **_SLURM}
+
+
+_EXAMPLES = (
+    "tfdist render jobset --name digits --workers 2 --image tfdist:0.1.0 -- tfdist train",
+    "tfdist render slurm --name digits --workers 2 --time 60 -- tfdist train",
+)
 
 
 def main(argv: list[str]) -> int:
@@ -22,15 +30,16 @@ def main(argv: list[str]) -> int:
     Raises:
         ConfigError: An argument is malformed or missing.
     """
-    kinds = {**_KUBERNETES, **_SLURM}
     if argv and argv[0] in ("-h", "--help"):
-        lines = ["usage: tfdist render KIND [ARGUMENTS] -- COMMAND", ""]
-        lines += [f"  {name:10}{text}" for name, text in kinds.items()]
-        print("\n".join([*lines, "", "'tfdist render KIND --help' says more."]))
+        lines = ["usage: tfdist render KIND [FLAGS] [--] COMMAND", ""]
+        lines += [f"  {name:10}{text}" for name, text in KINDS.items()]
+        lines += ["", "'tfdist render KIND --help' says more.", "", examples_text(_EXAMPLES)]
+        print("\n".join(lines))
         return EXIT_DONE
-    if not argv or argv[0] not in kinds:
+    if not argv or argv[0] not in KINDS:
         given = f"{quote(argv[0])} is given first" if argv else "no kind is given"
-        raise ConfigError(f"render: {given}; allowed: {', '.join(kinds)}, then its flags")
+        hint = did_you_mean(argv[0], KINDS) if argv else ""
+        raise ConfigError(f"render: {given}; allowed: {', '.join(KINDS)}, then its flags{hint}")
     # Each loads what the other does not need.
     if argv[0] in _SLURM:
         return int(importlib.import_module("tfdist.cli.render_slurm").main(argv[1:]))

@@ -8,11 +8,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from tfdist.cli.arguments import Parser, count, cut_command
+from tfdist.cli.arguments import Parser, count
 from tfdist.cli.output import made_by
 from tfdist.errors import EXIT_DONE
 from tfdist.render.commented import commented
-from tfdist.render.kubernetes import KINDS, documents
+from tfdist.render.kubernetes import documents
 from tfdist.render.settings import GANG_SCHEDULERS, Settings
 from tfdist.render.workload import Workload
 from tfdist.strategy import kinds
@@ -24,6 +24,7 @@ class _Flag:
     """A flag for what a values file says too.
 
     Attributes:
+        group: Where help lists it.
         key: Its name there.
         metavar: What to give.
         help: What it does.
@@ -31,6 +32,7 @@ class _Flag:
         gather: What turns several into one, where it may be repeated.
     """
 
+    group: str
     key: str
     metavar: str
     help: str
@@ -67,40 +69,55 @@ def _group(text: str) -> dict[str, Any]:
 
 # Of a TrainJob that has none.
 _RUNTIME_COMMAND = ["tfdist", "train"]
+_JOB, _TASKS, _PODS, _NODES = "the job", "its tasks", "their pods", "their nodes"
 _SOURCES = {"secret": "secretRef", "configmap": "configMapRef"}
 _FLAGS = {
-    "label": _Flag("labels", "K=V", "label of the job and its pods", _pair, dict),
-    "queue": _Flag("queue", "NAME", "Kueue's queue that admits the job"),
-    "gang": _Flag("gang", "SCHEDULER", f"start all pods or none: {', '.join(GANG_SCHEDULERS)}"),
-    "deadline": _Flag("activeDeadlineSeconds", "S", "seconds after which the job fails", count),
-    "ttl": _Flag(
-        "ttlSecondsAfterFinished", "S", "seconds after which an ended job is deleted", count
+    "label": _Flag(_JOB, "labels", "K=V", "label of the job and its pods", _pair, dict),
+    "queue": _Flag(_JOB, "queue", "NAME", "Kueue's queue that admits the job"),
+    "gang": _Flag(
+        _JOB, "gang", "SCHEDULER", f"start all pods or none: {', '.join(GANG_SCHEDULERS)}"
     ),
-    "runtime": _Flag("runtime", "NAME", "ClusterTrainingRuntime of a trainjob (one of its own)"),
-    "env": _Flag("env", "K=V", "variable of every task", _pair, dict),
+    "deadline": _Flag(
+        _JOB, "activeDeadlineSeconds", "S", "seconds after which the job fails", count
+    ),
+    "ttl": _Flag(
+        _JOB, "ttlSecondsAfterFinished", "S", "seconds after which an ended job is deleted", count
+    ),
+    "runtime": _Flag(
+        _JOB, "runtime", "NAME", "ClusterTrainingRuntime of a trainjob (one of its own)"
+    ),
+    "env": _Flag(_PODS, "env", "K=V", "variable of every task", _pair, dict),
     "env-from": _Flag(
-        "envFrom", "secret/NAME", "Secret or configmap/NAME whose keys are variables", _source, list
+        _PODS,
+        "envFrom",
+        "secret/NAME",
+        "Secret or configmap/NAME whose keys are variables",
+        _source,
+        list,
     ),
     "volume": _Flag(
+        _PODS,
         "volumes",
         "CLAIM:/PATH",
         "claim, secret/NAME or configmap/NAME to mount; ':ro' at the end to read only",
         str,
         list,
     ),
-    "fs-group": _Flag("podSecurityContext", "GID", "group that may write to volumes", _group),
-    "gpu-resource": _Flag("gpuResource", "NAME", "resource of a GPU (nvidia.com/gpu)"),
+    "fs-group": _Flag(
+        _PODS, "podSecurityContext", "GID", "group that may write to volumes", _group
+    ),
+    "gpu-resource": _Flag(_NODES, "gpuResource", "NAME", "resource of a GPU (nvidia.com/gpu)"),
     "shared-memory": _Flag(
-        "sharedMemory", "SIZE", "size of /dev/shm (64M; 1Gi beside several GPUs)"
+        _PODS, "sharedMemory", "SIZE", "size of /dev/shm (64M; 1Gi beside several GPUs)"
     ),
-    "node-selector": _Flag("nodeSelector", "K=V", "label of nodes to run on", _pair, dict),
+    "node-selector": _Flag(_NODES, "nodeSelector", "K=V", "label of nodes to run on", _pair, dict),
     "toleration": _Flag(
-        "tolerations", "KEY[=VALUE][:EFFECT]", "taint of nodes to run on", _toleration, list
+        _NODES, "tolerations", "KEY[=VALUE][:EFFECT]", "taint of nodes to run on", _toleration, list
     ),
-    "priority-class": _Flag("priorityClassName", "NAME", "priority class of the pods"),
-    "service-account": _Flag("serviceAccountName", "NAME", "service account of the pods"),
+    "priority-class": _Flag(_NODES, "priorityClassName", "NAME", "priority class of the pods"),
+    "service-account": _Flag(_PODS, "serviceAccountName", "NAME", "service account of the pods"),
     "pull-secret": _Flag(
-        "imagePullSecrets", "NAME", "Secret with which the image is pulled", str, list
+        _PODS, "imagePullSecrets", "NAME", "Secret with which the image is pulled", str, list
     ),
 }
 
@@ -109,16 +126,16 @@ def main(argv: list[str]) -> int:
     """Writes the documents that the arguments describe.
 
     Args:
-        argv: The kind, flags, and `--` with the command.
+        argv: The kind, its flags, and the command.
 
     Raises:
         ConfigError: An argument is malformed or missing, or they contradict each other.
     """
-    options, command = cut_command(argv)
-    args = _parser().parse_args(options)
+    kind = argv[0]
+    args, command = _parser(kind).parse_with_command(argv[1:])
     if args.image is None:
-        reject("render(--image)", f"missing; a {args.kind} runs in a container")
-    if args.kind == "runtime":
+        reject("render(--image)", f"missing; a {kind} runs in a container")
+    if kind == "runtime":
         command = command or _RUNTIME_COMMAND
         args.workers = 1 if args.workers is None else args.workers
     if args.workers is None:
@@ -136,7 +153,7 @@ def main(argv: list[str]) -> int:
         secret=args.secret,
     )
     _check_strategy(workload)
-    made = documents(args.kind, workload, _settings(args))
+    made = documents(kind, workload, _settings(args))
     print(f"{made_by(['render', *argv])}\n{commented(made)}", end="")
     return EXIT_DONE
 
@@ -176,41 +193,40 @@ def _check_strategy(workload: Workload) -> None:
         )
 
 
-def _parser() -> Parser:
+def _parser(kind: str) -> Parser:
+    given = "--name digits --workers 2 --image tfdist:0.1.0"
     parser = Parser(
-        "tfdist render",
-        "Write a TFJob, JobSet or TrainJob that runs '-- COMMAND' in every task, or a runtime.",
+        f"tfdist render {kind}",
+        f"Write a {kind} for Kubernetes, whose tasks all run the command.",
+        examples=(f"tfdist render {kind} {given} -- tfdist train --output-dir /runs/digits",),
+        usage=f"tfdist render {kind} [FLAGS] [--] COMMAND",
     )
-    parser.add_argument("kind", choices=KINDS, help="the kind of job")
-    parser.add_argument("--workers", type=count, help="worker tasks (1 in a runtime)")
-    parser.add_argument("--ps", type=count, default=0, help="parameter servers; adds a chief")
-    parser.add_argument("--name", required=True, help="name of the job")
-    parser.add_argument("--image", help="container image with tfdist in it")
-    parser.add_argument("--namespace", help="namespace (that of kubectl)")
-    parser.add_argument(
-        "--secret",
-        metavar="NAME",
-        help="Secret whose key 'secret' the tasks share (a new one, in the output)",
-    )
-    parser.add_argument("--gpus-per-worker", type=count, default=0, help="GPUs of each worker")
-    parser.add_argument("--cpus", default="4", help="CPUs of each task (4)")
-    parser.add_argument("--memory", default="8Gi", help="memory of each task (8Gi)")
+    groups = {name: parser.add_argument_group(name) for name in (_JOB, _TASKS, _PODS, _NODES)}
+    add = groups[_JOB].add_argument
+    add("--name", required=True, help="name of the job")
+    add("--namespace", metavar="NAME", help="namespace (that of kubectl)")
+    add = groups[_TASKS].add_argument
+    add("--workers", type=count, metavar="N", help="worker tasks (1 in a runtime)")
+    help = "parameter servers; adds a chief (0)"
+    add("--ps", type=count, default=0, metavar="N", help=help)
+    help = "GPUs of each worker (0)"
+    add("--gpus-per-worker", type=count, default=0, metavar="N", help=help)
+    add("--cpus", default="4", metavar="N", help="CPUs of each task (4)")
+    add("--memory", default="8Gi", metavar="SIZE", help="memory of each task (8Gi)")
+    add = groups[_PODS].add_argument
+    add("--image", help="container image with tfdist in it")
+    help = "Secret whose key 'secret' the tasks share (a new one, in the output)"
+    add("--secret", metavar="NAME", help=help)
     for name, flag in _FLAGS.items():
-        parser.add_argument(
+        groups[flag.group].add_argument(
             f"--{name}",
             type=flag.read,
             action="append" if flag.gather else "store",
             metavar=flag.metavar,
             help=flag.help + (", repeatable" if flag.gather else ""),
         )
-    parser.add_argument(
-        "--values", metavar="FILE", help="YAML with these and more; flags count before it"
-    )
-    parser.add_argument(
-        "--patch",
-        metavar="FILE",
-        action="append",
-        default=[],
-        help="YAML with metadata and spec that are merged into every pod by name, repeatable",
-    )
+    add = parser.add_argument_group("files that say these and more").add_argument
+    add("--values", metavar="FILE", help="YAML with these and more; flags count before it")
+    help = "YAML with metadata and spec that are merged into every pod by name, repeatable"
+    add("--patch", metavar="FILE", action="append", default=[], help=help)
     return parser

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from tfdist.cli.arguments import Parser, count, cut_command
+from tfdist.cli.arguments import Parser, count
 from tfdist.cli.output import made_by
 from tfdist.errors import EXIT_DONE
 from tfdist.render.slurm import sbatch
@@ -20,8 +20,8 @@ def main(argv: list[str]) -> int:
     Raises:
         ConfigError: An argument is malformed or missing, or at odds with another.
     """
-    before, command = cut_command(argv)
-    job = SlurmJob(command=command or [], **vars(_parser().parse_args(before)))
+    args, command = _parser().parse_with_command(argv)
+    job = SlurmJob(command=command or [], **vars(args))
     script = sbatch(job)
     if job.time is None and not any(option.startswith(("--time", "-t")) for option in job.options):
         print(
@@ -44,12 +44,13 @@ def _pair(text: str) -> tuple[str, str]:
 
 def _parser() -> Parser:
     parser = Parser(
-        "tfdist render slurm", "Write a batch script that runs '-- COMMAND' in every task."
+        "tfdist render slurm",
+        "Write a batch script that runs the command in every task.",
+        examples=("tfdist render slurm --name digits --workers 2 --time 60 -- tfdist train",),
+        usage="tfdist render slurm [FLAGS] [--] COMMAND",
     )
-    add = parser.add_argument
+    add = parser.add_argument_group("tasks").add_argument
     add("--name", required=True, help="name of the job")
-    tasks = parser.add_argument_group("tasks")
-    add = tasks.add_argument
     add("--workers", type=count, required=True, metavar="N", help="worker tasks")
     add("--ps", type=count, default=0, metavar="N", help="parameter servers; adds a chief")
     add("--evaluator", type=count, default=0, metavar="N", help="evaluators")
@@ -58,8 +59,7 @@ def _parser() -> Parser:
     add("--gpus-per-worker", type=count, default=0, metavar="N", help="GPUs of each worker")
     add("--cpus", type=count, default=4, metavar="N", help="CPUs of each task (4)")
     add("--memory", default="8G", help="memory of each task (8G)")
-    queue = parser.add_argument_group("in the queue")
-    add = queue.add_argument
+    add = parser.add_argument_group("in the queue").add_argument
     add("--time", help="time limit, such as 90 (minutes) or 1-12:00:00")
     help = f"seconds to save in before the time limit ({GRACE_SECONDS})"
     add("--grace", type=count, default=GRACE_SECONDS, metavar="S", help=help)
@@ -68,8 +68,7 @@ def _parser() -> Parser:
     add("--qos", help="quality of service")
     help = "one more option of sbatch, such as --sbatch=--exclusive (repeatable)"
     add("--sbatch", dest="options", action="append", default=[], metavar="OPTION", help=help)
-    nodes = parser.add_argument_group("on the nodes")
-    add = nodes.add_argument
+    add = parser.add_argument_group("on the nodes").add_argument
     help = "a line of shell before the tasks start, such as 'module load cuda' (repeatable)"
     add("--setup", action="append", default=[], metavar="LINE", help=help)
     help = "run the tasks in a container of --image"

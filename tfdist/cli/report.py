@@ -21,8 +21,9 @@ def main(argv: list[str]) -> int:
         "tfdist report",
         "Draw runs of tfdist train (loss and accuracy by epoch and by time, throughput, restarts) "
         "into one page of HTML that needs nothing else.",
+        examples=("tfdist report runs/digits", "tfdist report runs/a runs/b --output both.html"),
     )
-    parser.add_argument("runs", nargs="+", metavar="RUN", help="the --output_dir of a run")
+    parser.add_argument("runs", nargs="+", metavar="RUN", help="the --output-dir of a run")
     parser.add_argument("--output", default="report.html", metavar="FILE", help="(report.html)")
     parser.add_argument("--png", metavar="DIR", help="also write each figure there")
     options = parser.parse_args(argv)

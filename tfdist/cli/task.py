@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
-from tfdist.cli.arguments import Parser, cut_command, seconds
+from tfdist.cli.arguments import Parser, seconds
 from tfdist.cluster import Cluster
 from tfdist.errors import (
     EXIT_CONFIG,
@@ -40,13 +40,12 @@ _LINGER = 10.0
 
 
 def main(argv: list[str]) -> int:
-    """Runs the command behind `--`; returns 0, 200 plus its code, or a code from 128 to 199.
+    """Runs the command behind the flags; returns 0, 200 plus its code, or a code from 128 to 199.
 
     Raises:
         ConfigError: There is no command.
     """
-    before, command = cut_command(argv)
-    args = _parser().parse_args(before)
+    args, command = _parser().parse_with_command(argv)
     if not command:
         raise ConfigError("task: no command given; add '-- COMMAND'")
     try:
@@ -64,7 +63,10 @@ def main(argv: list[str]) -> int:
 
 def _parser() -> Parser:
     parser = Parser(
-        "tfdist task", "Run '-- COMMAND' as a task of srun; its exit code tells whether to retry."
+        "tfdist task",
+        "Run a command as a task of srun; its exit code tells whether to retry.",
+        examples=("tfdist task --grace 60 --log-dir logs -- python mine.py",),
+        usage="tfdist task [FLAGS] [--] COMMAND",
     )
     parser.add_argument(
         "--grace", type=seconds, metavar="S", help="kill the command S seconds after SIGTERM"

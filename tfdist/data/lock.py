@@ -6,7 +6,6 @@ import contextlib
 import fcntl
 import os
 import socket
-
 import time
 from collections.abc import Iterator
 from pathlib import Path

@@ -50,6 +50,7 @@ class Pipeline(abc.ABC):
         global_batch: int,
         seed: int,
         drop_remainder: bool,
+        one_hot: int | None = None,
     ) -> None:
         if isinstance(global_batch, bool) or not isinstance(global_batch, int | np.integer):
             raise ConfigError(f"global_batch: {global_batch!r} is not an integer")
@@ -65,6 +66,7 @@ class Pipeline(abc.ABC):
         self.global_batch = int(global_batch)
         self.seed = seed
         self._drop_remainder = drop_remainder
+        self._one_hot = one_hot
 
     @property
     def steps(self) -> int:
@@ -86,7 +88,8 @@ class Pipeline(abc.ABC):
 
         Returns:
             Batches of images, float32 `(batch, height, width, channels)`, and labels,
-            int32 `(batch,)`, of known cardinality. A pipeline's batch is its share of the
+            int32 `(batch,)`, or float32 `(batch, classes)` where they are one-hot, of known
+            cardinality. A pipeline's batch is its share of the
             global batch: some pipelines have one example more than others where it does
             not divide evenly. Every iteration returns the same batches.
 
@@ -98,6 +101,9 @@ class Pipeline(abc.ABC):
             raise ConfigError(f"epoch: {epoch} is not allowed; epochs count from 0")
         shard = self._shard(input_context)
         dataset = self._epoch(shard, int(epoch), int(first_batch))
+        if self._one_hot is not None:
+            classes = self._one_hot
+            dataset = dataset.map(lambda images, labels: (images, tf.one_hot(labels, classes)))
         options = tf.data.Options()
         options.deterministic = True
         # Sharded already: TensorFlow must not shard, or rebatch, a second time.
@@ -163,6 +169,7 @@ class _ImagePipeline(Pipeline):
         drop_remainder: bool,
         shuffle: bool,
         augment: bool,
+        one_hot: int | None = None,
     ) -> None:
         super().__init__(
             num_examples=num_examples,
@@ -170,6 +177,7 @@ class _ImagePipeline(Pipeline):
             global_batch=global_batch,
             seed=seed,
             drop_remainder=drop_remainder,
+            one_hot=one_hot,
         )
         self._transform = transform
         self._shuffle = shuffle

@@ -7,11 +7,10 @@ import os
 from typing import Any, Literal
 
 import tensorflow as tf
-import tensorflow_datasets as tfds
 
 from tfdist.data.augment import Transform
+from tfdist.data.builders import TEST_NAMES, open_folder, open_tfds
 from tfdist.data.pipeline import IndexedPipeline, Pipeline, StreamPipeline
-from tfdist.data.prepare import default_data_dir, one_line, prepare
 from tfdist.data.recipe import Recipe, recipe_for
 from tfdist.data.splits import FileSplit, TfdsSplit
 from tfdist.data.stages import stages
@@ -19,12 +18,8 @@ from tfdist.data.synthetic import SyntheticPipeline
 from tfdist.errors import ConfigError
 
 _FOLDER = "folder:"
-_DIGITS_SHARDS = 8
 # Decoded bytes of a split up to which "auto" keeps it in memory: CIFAR-10 has 154 MB.
 _CACHE_BYTES = 512 * 2**20
-# Where "test" has no labels.
-_TEST_SPLITS = {"imagenet2012": "validation", "imagenet_resized": "validation"}
-_TEST_NAMES = ("test", "validation", "val", "valid")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,6 +63,7 @@ class Source:
         shuffle: bool = True,
         drop_remainder: bool = False,
         cache: bool | Literal["auto"] = "auto",
+        one_hot: bool = False,
     ) -> Pipeline:
         """Returns the training pipeline.
 
@@ -80,6 +76,8 @@ class Source:
                 then the same for every number of workers; otherwise each worker shuffles
                 its own part. "auto": up to 512 MiB. A folder of images is never kept, as its
                 files are read by index anyway.
+            one_hot: labels are vectors of the classes' probabilities, as
+                `keras.losses.CategoricalCrossentropy` takes them.
 
         Raises:
             ConfigError: `global_batch` is not positive, or larger than the dataset where
@@ -91,7 +89,14 @@ class Source:
             23
         """
         return self._pipeline(
-            self._train, self.num_train, global_batch, drop_remainder, augment, shuffle, cache
+            self._train,
+            self.num_train,
+            global_batch=global_batch,
+            drop_remainder=drop_remainder,
+            augment=augment,
+            shuffle=shuffle,
+            cache=cache,
+            one_hot=one_hot,
         )
 
     def test(
@@ -100,6 +105,7 @@ class Source:
         *,
         drop_remainder: bool = False,
         cache: bool | Literal["auto"] = "auto",
+        one_hot: bool = False,
     ) -> Pipeline:
         """Returns the test pipeline: in order, not augmented. Arguments as for `train`.
 
@@ -113,10 +119,17 @@ class Source:
         """
         if self.num_test == 0:
             raise ConfigError(
-                f"dataset: {self.name} has no test split; allowed names: {', '.join(_TEST_NAMES)}"
+                f"dataset: {self.name} has no test split; allowed names: {', '.join(TEST_NAMES)}"
             )
         return self._pipeline(
-            self._test, self.num_test, global_batch, drop_remainder, False, False, cache
+            self._test,
+            self.num_test,
+            global_batch=global_batch,
+            drop_remainder=drop_remainder,
+            augment=False,
+            shuffle=False,
+            cache=cache,
+            one_hot=one_hot,
         )
 
     def stages(self, global_batch: int, *, augment: bool = True) -> dict[str, tf.data.Dataset]:
@@ -154,12 +167,15 @@ class Source:
         self,
         split: TfdsSplit | FileSplit | None,
         num_examples: int,
+        *,
         global_batch: int,
         drop_remainder: bool,
         augment: bool,
         shuffle: bool,
         cache: bool | Literal["auto"],
+        one_hot: bool,
     ) -> Pipeline:
+        classes = self.num_classes if one_hot else None
         if split is None:
             return SyntheticPipeline(
                 num_examples=num_examples,
@@ -168,6 +184,7 @@ class Source:
                 global_batch=global_batch,
                 seed=self.seed,
                 drop_remainder=drop_remainder,
+                one_hot=classes,
             )
         options: dict[str, Any] = {
             "transform": Transform(self.recipe, self.image_shape),
@@ -176,6 +193,7 @@ class Source:
             "drop_remainder": drop_remainder,
             "augment": augment,
             "shuffle": shuffle,
+            "one_hot": classes,
         }
         if isinstance(split, FileSplit):
             return IndexedPipeline(split, **options)
@@ -198,6 +216,7 @@ def load(
     channels: int | None = None,
     recipe: Recipe | None = None,
     seed: int = 0,
+    validation_split: float = 0.0,
     num_classes: int | None = None,
     num_examples: int | None = None,
     prepare_timeout: float = 3600.0,
@@ -220,6 +239,7 @@ def load(
         channels: 1 or 3 to make images grey or RGB. None: the dataset's own.
         recipe: augmentation and normalisation. None: the usual one for the dataset.
         seed: the seed of order and augmentation of every epoch.
+        validation_split: fraction of the images of a folder without a test split to test on.
         num_classes: classes of `synthetic` (1,000 by default); not for others.
         num_examples: examples per split of `synthetic` (10,240 by default); not for others.
         prepare_timeout: seconds to wait for another process that is preparing.
@@ -240,6 +260,11 @@ def load(
     if channels not in (None, 1, 3):
         raise ConfigError(f"channels: {channels!r} is not allowed; give 1 or 3")
     size = _size(image_size)
+    if validation_split and not name.startswith(_FOLDER):
+        raise ConfigError(
+            f"validation_split: {validation_split:g} is given with {name}; allowed: with "
+            "folder:PATH"
+        )
     if name == "synthetic":
         height, width = size or (224, 224)
         count = _positive("num_examples", num_examples, 10_240)
@@ -260,10 +285,10 @@ def load(
     train: TfdsSplit | FileSplit
     test: TfdsSplit | FileSplit | None
     if name.startswith(_FOLDER):
-        builder, train, test = _open_folder(name.removeprefix(_FOLDER))
+        builder, train, test = open_folder(name.removeprefix(_FOLDER), validation_split)
         full_name = name
     else:
-        builder, train, test = _open_tfds(name, data_dir, prepare_timeout)
+        builder, train, test = open_tfds(name, data_dir, prepare_timeout)
         full_name = builder.info.full_name
     height, width, depth = builder.info.features["image"].shape
     recipe = recipe or recipe_for(builder.name, (height, width, depth))
@@ -283,81 +308,6 @@ def load(
         _train=train,
         _test=test,
     )
-
-
-class _ImageFolder(tfds.folder_dataset.ImageFolder):
-    """TFDS's ImageFolder, which reads whole splits only, with the list of files added."""
-
-    def split(self, name: str) -> FileSplit:
-        """Returns the files of a split, in TFDS's fixed shuffled order."""
-        examples = self._split_examples[name]
-        to_index = self.info.features["label"].str2int
-        return FileSplit(
-            [example.image_path for example in examples],
-            [to_index(example.label) for example in examples],
-        )
-
-
-def _open_folder(path: str) -> tuple[_ImageFolder, FileSplit, FileSplit | None]:
-    path = os.path.expanduser(path)
-    layout = "folder:PATH wants images in PATH/<split>/<class>/, with a split named train"
-    if not path or not os.path.isdir(path):
-        raise ConfigError(f"dataset: there is no folder {path!r}; {layout}")
-    builder = _ImageFolder(path)
-    if not builder.info.splits.get("train"):
-        found = ", ".join(builder.info.splits) or "none"
-        raise ConfigError(f"dataset: {path} has no images in train (splits: {found}); {layout}")
-    test = next((part for part in _TEST_NAMES if part in builder.info.splits), None)
-    return builder, builder.split("train"), builder.split(test) if test else None
-
-
-def _open_tfds(
-    name: str, data_dir: str | os.PathLike[str] | None, timeout: float
-) -> tuple[tfds.core.DatasetBuilder, TfdsSplit, TfdsSplit | None]:
-    folder = os.path.expanduser(os.fspath(data_dir or default_data_dir()))
-    # Importing it registers the name, so that `digits:1.0.0` works like any other.
-    from tfdist.data.digits import digits_dataset_builder
-
-    def make() -> tfds.core.DatasetBuilder:
-        return tfds.builder(name, data_dir=folder)
-
-    try:
-        builder = make()
-    except tfds.core.DatasetNotFoundError:
-        raise ConfigError(
-            f"dataset: there is no {name!r}; give digits, synthetic, folder:PATH, or a name from "
-            f"tensorflow.org/datasets/catalog (nothing of that name is in {folder} either)"
-        ) from None
-    except Exception as error:  # a bad version or config, or a script's missing import
-        raise ConfigError(f"dataset: {name!r} cannot be opened: {one_line(error)}") from error
-    _require_labelled_images(builder)
-    bundled = isinstance(builder, digits_dataset_builder.Builder)
-    builder = prepare(
-        make, bundled=bundled, num_shards=_DIGITS_SHARDS if bundled else None, timeout=timeout
-    )
-    splits = builder.info.splits
-    if splits and "train" not in splits:
-        raise ConfigError(
-            f"dataset: {builder.info.full_name} has no split named train; it has "
-            f"{', '.join(splits)}"
-        )
-    test = _TEST_SPLITS.get(builder.name)
-    if test is None:
-        test = next((part for part in _TEST_NAMES if part in splits), None if splits else "test")
-    return builder, TfdsSplit(builder, "train"), TfdsSplit(builder, test) if test else None
-
-
-def _require_labelled_images(builder: tfds.core.DatasetBuilder) -> None:
-    features = builder.info.features
-    named = isinstance(features, tfds.features.FeaturesDict)
-    image = features["image"] if named and "image" in features else None
-    label = features["label"] if named and "label" in features else None
-    labelled = isinstance(label, tfds.features.ClassLabel)
-    if not labelled or not isinstance(image, tfds.features.Image):
-        raise ConfigError(
-            f"dataset: {builder.info.full_name} has no image with a class label; its features are "
-            f"{', '.join(features) if named else features}, and an 'image' and a 'label' are needed"
-        )
 
 
 def _size(image_size: int | tuple[int, int] | None) -> tuple[int, int] | None:

@@ -44,6 +44,12 @@ class FileSplit:
             self._paths = tf.constant(self.paths, tf.string)
             self._labels = tf.constant(list(labels), tf.int32)
         self._channels = channels
+        self._classes = list(labels)
+
+    def part(self, start: int, stop: int) -> FileSplit:
+        """Returns the examples from `start` to before `stop` as a split."""
+        labels = self._classes[start:stop]
+        return FileSplit(self.paths[start:stop], labels, self._channels)
 
     def read(self, index: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Returns the bytes of a file and its int32 label."""

@@ -33,6 +33,7 @@ class SyntheticPipeline(Pipeline):
         global_batch: int,
         seed: int,
         drop_remainder: bool,
+        one_hot: int | None = None,
     ) -> None:
         super().__init__(
             num_examples=num_examples,
@@ -40,6 +41,7 @@ class SyntheticPipeline(Pipeline):
             global_batch=global_batch,
             seed=seed,
             drop_remainder=drop_remainder,
+            one_hot=one_hot,
         )
         self.num_classes = num_classes
 

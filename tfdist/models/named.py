@@ -1,9 +1,13 @@
-"""Makes a model from its name: tfdist's own, one of keras.applications, or a saved one."""
+"""Makes a model from its name: tfdist's own, one of keras.applications, a saved one, a function."""
 
 from __future__ import annotations
 
 import contextlib
+import importlib
 import inspect
+import os
+import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,36 +16,45 @@ import keras
 from tfdist.errors import ConfigError
 from tfdist.models.resnet import resnet50
 from tfdist.models.small import small_cnn
-from tfdist.validation import quote
+from tfdist.validation import did_you_mean, quote
 
 _OWN = {"resnet50": resnet50, "small_cnn": small_cnn}
+_PLAN = "plan(--model)"
 
 
-def named_model(name: str, image_size: int | None = None, classes: int | None = None) -> Any:
+def named_model(
+    name: str,
+    shape: tuple[int, int, int] | int | None = None,
+    classes: int | None = None,
+    *,
+    where: str = _PLAN,
+) -> Any:
     """Returns a model with new weights, or a saved one with its own.
 
     Args:
         name: `resnet50`, `small_cnn`, the name of a model of keras.applications such as
             `ResNet101`, or the path of a file that Keras saved.
-        image_size: Height and width of its input; its own by default.
+        shape: Of its input, or height and width alone; its own by default.
         classes: Its classes; its own by default.
+        where: What is given, for messages.
 
     Raises:
         ConfigError: There is no such model, or it cannot have that input.
 
     Example:
         >>> from tfdist.models.named import named_model
-        >>> named_model("resnet50", image_size=32, classes=10).output_shape
+        >>> named_model("resnet50", 32, classes=10).output_shape
         (None, 10)
     """
     if name.endswith(".keras"):
-        return _saved(name, image_size, classes)
-    build: Any = _OWN.get(name) or _of_keras(name)
+        return _saved(name, shape, classes, where)
+    build: Any = _OWN.get(name) or _of_keras(name, where)
     given: dict[str, Any] = {} if classes is None else {"classes": classes}
-    if image_size is not None:
+    if isinstance(shape, int):
         own = inspect.signature(build).parameters["input_shape"].default
-        channels = own[2] if own else 3
-        given["input_shape"] = (image_size, image_size, channels)
+        shape = (shape, shape, own[2] if own else 3)
+    if shape is not None:
+        given["input_shape"] = shape
     if name not in _OWN:
         given["weights"] = None
     try:
@@ -51,38 +64,79 @@ def named_model(name: str, image_size: int | None = None, classes: int | None = 
             raise
         reason = str(error).strip().splitlines()[0]
         raise ConfigError(
-            f"plan(--model): {name} cannot be built with {given}: {reason}; give other values of "
-            "--image_size and --classes"
+            f"{where}: {name} cannot be built with {given}: {reason}; give another image size or "
+            "number of classes"
         ) from None
 
 
-def _of_keras(name: str) -> Any:
+def of_function(where: str, name: str, shape: tuple[int, int, int], classes: int) -> keras.Model:
+    """Returns the model that a function of the user's makes.
+
+    Args:
+        where: What is given, for messages.
+        name: `package.module:function`; modules are also looked for in the working directory.
+        shape: Of an image; for a function that has a parameter `input_shape`.
+        classes: For one that has a parameter `classes`.
+
+    Raises:
+        ConfigError: There is no such function, or what it returns is no model.
+    """
+    function = _function(where, name)
+    asked = inspect.signature(function).parameters
+    known = {"input_shape": shape, "classes": classes}
+    model = function(**{key: value for key, value in known.items() if key in asked})
+    if not isinstance(model, keras.Model):
+        raise ConfigError(
+            f"{where}: {quote(name)} returns {type(model).__name__}; allowed: a keras.Model"
+        )
+    return model
+
+
+def _function(where: str, name: str) -> Callable[..., Any]:
+    module, _, attribute = name.partition(":")
+    # The installed command does not look there by itself, as `python -m` does.
+    if os.getcwd() not in sys.path and "" not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        found = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigError(
+            f"{where}: {quote(name)} is not found ({error}); give package.module:function"
+        ) from None
+    if not callable(found):
+        raise ConfigError(f"{where}: {quote(name)} is no function; give package.module:function")
+    made: Callable[..., Any] = found
+    return made
+
+
+def _of_keras(name: str, where: str) -> Any:
     found = getattr(keras.applications, name, None)
     if not inspect.isfunction(found):
-        known = ", ".join(
+        known = [
             each
             for each in sorted(vars(keras.applications))
             if inspect.isfunction(vars(keras.applications)[each])
-        )
+        ]
         raise ConfigError(
-            f"plan(--model): {quote(name)} is given; allowed: {', '.join(_OWN)}, a file that ends "
-            f"with .keras, or of keras.applications: {known}"
+            f"{where}: {quote(name)} is given; allowed: "
+            f"{', '.join(_OWN)}, a file that ends with .keras, package.module:function, or of "
+            f"keras.applications: {', '.join(known)}{did_you_mean(name, [*_OWN, *known])}"
         )
     return found
 
 
-def _saved(name: str, image_size: int | None, classes: int | None) -> Any:
-    if image_size is not None or classes is not None:
+def _saved(name: str, shape: Any, classes: int | None, where: str) -> Any:
+    if where == _PLAN and (shape is not None or classes is not None):
         raise ConfigError(
-            f"plan(--image_size): given beside the file {quote(name)}, whose model has a size and "
-            "classes of its own; leave --image_size and --classes out"
+            f"plan(--image-size): given beside the file {quote(name)}, whose model has a size and "
+            "classes of its own; leave --image-size and --classes out"
         )
     if not Path(name).is_file():
-        raise ConfigError(f"plan(--model): {quote(name)} is not a file; give one that Keras saved")
+        raise ConfigError(f"{where}: {quote(name)} is not a file; give one that Keras saved")
     reason = "it is damaged"
     with contextlib.suppress(OSError):
         try:
             return keras.saving.load_model(name, compile=False)
         except (ValueError, TypeError, KeyError) as error:
             reason = str(error).strip().splitlines()[0]
-    raise ConfigError(f"plan(--model): {quote(name)} cannot be loaded: {reason[:200]}")
+    raise ConfigError(f"{where}: {quote(name)} cannot be loaded: {reason[:200]}")

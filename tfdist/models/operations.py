@@ -139,8 +139,8 @@ def _inputs(model: Any) -> list[tf.TensorSpec]:
         shapes = ", ".join(str(each.shape) for each in inputs) or "none"
         raise ConfigError(
             f"plan(--model): {model.name!r} has inputs of shapes {shapes}; allowed: a model made "
-            "of layers whose inputs have fixed shapes but for the batch; give --image_size, or "
-            "--multiply_adds and --parameters"
+            "of layers whose inputs have fixed shapes but for the batch; give --image-size, or "
+            "--multiply-adds and --parameters"
         )
     return [tf.TensorSpec((1, *each.shape[1:]), each.dtype) for each in inputs]
 

@@ -12,10 +12,11 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfdist import data
 from tfdist.cluster import Cluster
 from tfdist.errors import ConfigError
-from tfdist.programs.train import TrainOptions, make_plan, make_trainer, output_directory
+from tfdist.programs.options import TrainOptions
+from tfdist.programs.run_folder import output_directory
+from tfdist.programs.train import make_plan, make_trainer, open_source
 from tfdist.runtime.heartbeat import Heart
 from tfdist.runtime.log import LOGGER
 from tfdist.strategy.build import build_strategy
@@ -48,26 +49,21 @@ def evaluate(cluster: Cluster, options: TrainOptions) -> list[dict[str, Any]]:
         ConfigError: An option is wrong; there is no directory of checkpoints, or they are of
             another model.
     """
+    options = options.settled()
     if options.checkpoint_dir is None:
         raise ConfigError(
             f"checkpoint_dir: {cluster.task} has nothing to evaluate without it; give the "
-            "--checkpoint_dir that the job saves to"
+            "--checkpoint-dir that the job saves to"
         )
     output = output_directory(options.output_dir)
     if options.virtual_devices:
         virtual_devices(options.virtual_devices)
     strategy = build_strategy("auto", cluster)
     keras.config.set_dtype_policy(options.mixed_precision)
-    source = data.load(
-        options.dataset,
-        data_dir=options.data_dir,
-        image_size=options.image_size,
-        channels=3,
-        seed=options.seed,
-    )
+    source = open_source(options)
     plan = make_plan(options, source, strategy.num_replicas_in_sync)
     trainer = make_trainer(options, source, plan, strategy, saves=False)
-    test = source.test(plan.global_batch)
+    test = source.test(plan.global_batch, one_hot=bool(options.label_smoothing))
     results = _Results(output)
     for path, saved in _appearing(pathlib.Path(options.checkpoint_dir), options.epochs):
         with saved:

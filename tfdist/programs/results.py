@@ -17,13 +17,6 @@ def write_whole(path: pathlib.Path, text: str) -> None:
     os.replace(new, path)
 
 
-def save_whole(model: keras.Model, path: pathlib.Path) -> None:
-    """Saves a model beside its place, then puts it there: a good one is never half overwritten."""
-    new = path.with_name(f".new.{path.name}")  # Keras looks at how the name ends.
-    model.save(new)
-    os.replace(new, path)
-
-
 class History(keras.callbacks.Callback):
     """The metrics of all epochs of a run, in a file that is whole after each of them.
 

@@ -39,14 +39,20 @@ class Summary:
             ("strategy", f"{self.strategy}, {self.replicas} replica(s)"),
             ("dataset", self.dataset),
             ("parameters", f"{self.parameters:,}"),
-            ("test accuracy", f"{self.metrics['val_accuracy']:.2%}"),
-            ("test loss", f"{self.metrics['val_loss']:.4f}"),
+            *self._results(),
             *self._speed(),
             *(tuple(line.split("  ", 1)) for line in str(self.plan).splitlines()),
-            ("model", str(self.model_path or "not saved (give --output_dir)")),
+            ("model", str(self.model_path or "not saved (give --output-dir)")),
         ]
         width = max(len(row[0]) for row in rows)
         return "\n".join(f"{row[0]:<{width}}  {row[1].strip()}" for row in rows)
+
+    def _results(self) -> list[tuple[str, str]]:
+        found = {name.removeprefix("val_"): v for name, v in self.metrics.items() if "val_" in name}
+        kind = "test" if found else "training"
+        found = found or self.metrics
+        formats = {"accuracy": ".2%", "loss": ".4f"}
+        return [(f"{kind} {n}", format(found[n], f)) for n, f in formats.items() if n in found]
 
     def _speed(self) -> list[tuple[str, str]]:
         if not self.seconds:

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import pathlib
+import sys
 import time
-from collections.abc import Sequence
 
 import keras
 import tensorflow as tf
 
 import tfdist
-from tfdist import data, models
+from tfdist import data
 from tfdist.cluster import Cluster
 from tfdist.errors import ConfigError
+from tfdist.programs import saved_model
 from tfdist.programs.events import Events
-from tfdist.programs.progress import Progress
-from tfdist.programs.results import History, save_whole, write_whole
+from tfdist.programs.model import make_model
+from tfdist.programs.options import TrainOptions
+from tfdist.programs.progress import Progress, TimeLimit
+from tfdist.programs.results import History, write_whole
+from tfdist.programs.run_folder import open_run
 from tfdist.programs.summary import Summary
 from tfdist.scaling.plan import Plan
 from tfdist.scaling.scale import scale
@@ -25,43 +30,12 @@ from tfdist.strategy.build import build_strategy
 from tfdist.strategy.devices import virtual_devices
 from tfdist.strategy.kinds import public_name
 from tfdist.strategy.serve import serve
+from tfdist.training.checkpoint.file import DamagedError, UnknownFormatError, open_checkpoint
 from tfdist.training.trainer import Trainer
 from tfdist.validation import quote
 
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class TrainOptions:
-    """The options of a training run; the flags of `tfdist train` have the same names."""
-
-    strategy: str = "auto"
-    virtual_devices: int = 0
-    dataset: str = "digits"
-    data_dir: str | None = None
-    model: str = "resnet50"
-    image_size: int = 32
-    augment: bool = True
-    per_replica_batch: int = 32
-    accumulate_steps: int = 1
-    epochs: int = 10
-    base_learning_rate: float = 0.08
-    base_batch: int = 256
-    rule: str = "linear"
-    warmup_epochs: float = 1.0
-    decay: str = "cosine"
-    optimizer: str = "sgd"
-    synchronized_batch_norm: bool = False
-    mixed_precision: str = "float32"
-    seed: int = 0
-    output_dir: str | None = None
-    checkpoint_dir: str | None = None
-    checkpoint_steps: int | None = None
-    transport: str = "auto"
-    wire_dtype: str = "auto"
-    local_steps: int = 1
-    outer_learning_rate: float = 1.0
-    outer_momentum: float = 0.0
-    profile: str | None = None
-    profile_tasks: Sequence[str] | None = None
+# Pixels of the smallest images that ResNet50 takes.
+_LEAST_SIZE = 32
 
 
 def train(cluster: Cluster, options: TrainOptions) -> Summary | None:
@@ -78,24 +52,20 @@ def train(cluster: Cluster, options: TrainOptions) -> Summary | None:
         ConfigError: An option is wrong, or cannot be used on the cluster.
         PeerError: A task was lost.
     """
+    options = options.settled()
     steps = profiled_steps(options, cluster)
-    output = output_directory(options.output_dir) if cluster.is_chief else None
+    output = open_run(options) if cluster.is_chief else None
     if options.virtual_devices:
         virtual_devices(options.virtual_devices)
     if options.strategy in ("auto", "parameter_server") and serve(cluster):
         return None
     strategy = build_strategy(options.strategy, cluster)
     keras.config.set_dtype_policy(options.mixed_precision)
-    source = data.load(
-        options.dataset,
-        data_dir=options.data_dir,
-        image_size=options.image_size,
-        channels=3,
-        seed=options.seed,
-    )
+    source = open_source(options)
     plan = make_plan(options, source, strategy.num_replicas_in_sync)
     if cluster.is_chief:
-        print(f"{source.name}: {source.num_train:,} to train on, {source.num_test:,} to test on")
+        tested = f"{source.num_test:,} to test on" if source.num_test else "none to test on"
+        print(f"{source.name}: {source.num_train:,} to train on, {tested}")
         print(plan, flush=True)
     if output is not None:
         _note_plan(plan, output / "plan.json")
@@ -115,16 +85,32 @@ def train(cluster: Cluster, options: TrainOptions) -> Summary | None:
             "tfdist": tfdist.__version__,
         }
         followers.append(Events(output, plan.global_batch, trainer.timings, start))
-    test = source.test(plan.global_batch)
-    trained = trainer.fit(
-        source.train(plan.global_batch, augment=options.augment),
-        epochs=options.epochs,
-        validation_data=test,
-        callbacks=followers,
-        verbose=0,
-    )
+    if options.max_time is not None:
+        followers.append(TimeLimit(options.max_time))
+    one_hot = bool(options.label_smoothing)
+    test = source.test(plan.global_batch, one_hot=one_hot) if source.num_test else None
+    try:
+        trainer.fit(
+            source.train(plan.global_batch, augment=options.augment, one_hot=one_hot),
+            epochs=options.epochs,
+            steps_per_epoch=options.limit_steps,
+            validation_data=test,
+            validation_steps=1 if options.smoke and test is not None else None,
+            callbacks=followers,
+            verbose=0,
+        )
+    except KeyboardInterrupt:
+        if cluster.is_chief:
+            progress.close()
+            print(f"tfdist: interrupted; {_what_is_saved(options)}", file=sys.stderr, flush=True)
+        raise
+    finally:
+        progress.close()
+    anew = bool(trainer.timings)
     metrics = history.last
-    if not trained.epoch:  # A checkpoint of the finished run was there: nothing was left to train.
+    # Where the finished run was there, nothing was left to train. And `fit` ends with the average
+    # of the weights, while the last epoch's results are of those before that.
+    if test is not None and (not anew or options.ema is not None):
         results = trainer.evaluate(test, return_dict=True, verbose=0)
         metrics = {f"val_{name}": value for name, value in results.items()}
     summary = None
@@ -138,11 +124,49 @@ def train(cluster: Cluster, options: TrainOptions) -> Summary | None:
             images_per_second=progress.images_per_second,
             seconds=progress.seconds,
             plan=plan,
-            model_path=None if output is None else output / "model.keras",
+            model_path=None if output is None else output / saved_model.MODEL,
         )
         if output is not None:
-            _save(trainer.model, summary, output, anew=bool(trained.epoch))
+            _save(trainer.model, source, options, summary, output, anew=anew)
     return summary
+
+
+def open_source(options: TrainOptions) -> data.Source:
+    """Opens the dataset, whose images get the size that is asked for, else their own.
+
+    Raises:
+        ConfigError: There is none of that name, or it is not one of labelled images.
+    """
+    size = options.image_size
+    if size is None and options.dataset == "synthetic":
+        size = _LEAST_SIZE
+    source = data.load(
+        options.dataset,
+        data_dir=options.data_dir,
+        image_size=size,
+        channels=3,
+        seed=options.seed,
+        validation_split=options.validation_split,
+    )
+    if size is not None:
+        return source
+    height, width, channels = source.image_shape
+    # ResNet50 halves them five times.
+    sides = (max(height, _LEAST_SIZE), max(width, _LEAST_SIZE))
+    return dataclasses.replace(source, image_shape=(*sides, channels))
+
+
+def _what_is_saved(options: TrainOptions) -> str:
+    """Returns what a run that is interrupted has saved, and how to go on."""
+    if options.checkpoint_dir is None:
+        return "nothing is saved; with --output-dir a run is saved and can go on"
+    for path in sorted(pathlib.Path(options.checkpoint_dir).glob("checkpoint-*.tfdist"))[::-1]:
+        with contextlib.suppress(OSError, DamagedError, UnknownFormatError):
+            with open_checkpoint(path) as saved:
+                position = saved.manifest["position"]
+            done = f"epoch {position['epoch'] + 1}, step {position['step']}"
+            return f"saved in {path} up to {done}; the same command goes on from there"
+    return f"nothing is saved in {options.checkpoint_dir} yet; the same command begins anew"
 
 
 def _note_plan(plan: Plan, path: pathlib.Path) -> None:
@@ -168,9 +192,10 @@ def make_plan(options: TrainOptions, source: data.Source, replicas: int) -> Plan
         base_learning_rate=options.base_learning_rate,
         base_batch=options.base_batch,
         rule=options.rule,
-        warmup_epochs=options.warmup_epochs,
+        warmup_epochs=options.warmup_epochs or 0.0,
         epochs=options.epochs,
-        num_examples=source.num_train,
+        num_examples=source.num_train if options.limit_steps is None else None,
+        steps_per_epoch=options.limit_steps,
         decay=options.decay,
         accumulate_steps=options.accumulate_steps,
     )
@@ -199,17 +224,14 @@ def make_trainer(
         ConfigError: An option is wrong.
     """
     with strategy.scope():
-        model = _model(options, source)
-        model.compile(
-            optimizer=_optimizer(options.optimizer, plan),
-            loss="sparse_categorical_crossentropy",
-            metrics=["accuracy"],
-        )
+        model = make_model(options, source, plan)
     return Trainer(
         model,
         accumulate_steps=options.accumulate_steps,
         checkpoint_dir=options.checkpoint_dir if saves else None,
         checkpoint_steps=options.checkpoint_steps if saves else None,
+        checkpoint_seconds=options.checkpoint_seconds if saves else None,
+        steps_per_call="auto" if options.steps_per_call is None else options.steps_per_call,
         transport=options.transport,
         wire_dtype=options.wire_dtype,
         local_steps=options.local_steps,
@@ -243,55 +265,18 @@ def profiled_steps(options: TrainOptions, cluster: Cluster) -> tuple[int, int] |
     return (int(first), int(last)) if is_asked else None
 
 
-def _save(model: keras.Model, summary: Summary, output: pathlib.Path, *, anew: bool) -> None:
+def _save(
+    model: keras.Model,
+    source: data.Source,
+    options: TrainOptions,
+    summary: Summary,
+    output: pathlib.Path,
+    *,
+    anew: bool,
+) -> None:
     """Writes the model and the summary; those of a run that was done before stay."""
-    if anew or not (output / "model.keras").exists():
-        save_whole(model, output / "model.keras")
+    if anew or not (output / saved_model.MODEL).exists():
+        saved_model.save(model, source, options, output)
     if anew or not (output / "summary.txt").exists():
         text = f"{summary}\n{time.strftime('%Y-%m-%d %H:%M:%S')}\n"
         write_whole(output / "summary.txt", text)
-
-
-def output_directory(given: str | None) -> pathlib.Path | None:
-    """Makes the directory for results, where one is given.
-
-    Raises:
-        ConfigError: It cannot be written to.
-    """
-    if given is None:
-        return None
-    path = pathlib.Path(given)
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-        probe = path / ".writable"
-        probe.touch()
-        probe.unlink()
-    except OSError as error:
-        raise ConfigError(
-            f"output_dir: {given!r} cannot be written ({error.strerror}); give another directory"
-        ) from None
-    return path
-
-
-def _model(options: TrainOptions, source: data.Source) -> keras.Model:
-    if options.model == "small_cnn":
-        return models.small_cnn(
-            source.image_shape,
-            source.num_classes,
-            batch_norm="synchronized" if options.synchronized_batch_norm else "plain",
-        )
-    return models.resnet50(
-        source.image_shape,
-        source.num_classes,
-        synchronized_batch_norm=options.synchronized_batch_norm,
-        zero_gamma=True,
-    )
-
-
-def _optimizer(name: str, plan: Plan) -> keras.optimizers.Optimizer:
-    schedule = plan.schedule()
-    if name == "adam":
-        return keras.optimizers.Adam(schedule)
-    if name == "adamw":
-        return keras.optimizers.AdamW(schedule)
-    return keras.optimizers.SGD(schedule, momentum=0.9)

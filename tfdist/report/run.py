@@ -65,7 +65,7 @@ def read(path: pathlib.Path) -> Run:
         text = file.read_text(errors="replace")
     except OSError as error:
         raise ConfigError(
-            f"report: {quote(str(file))} cannot be read ({error.strerror}); give the --output_dir "
+            f"report: {quote(str(file))} cannot be read ({error.strerror}); give the --output-dir "
             "of a tfdist train"
         ) from None
     events = [event for line in text.splitlines() if (event := _event(line)) is not None]

@@ -23,7 +23,7 @@ from tfdist.strategy import built
 from tfdist.strategy.beats import Beats
 from tfdist.strategy.connection import connect
 from tfdist.strategy.devices import find_devices, full_name, grow_gpu_memory
-from tfdist.strategy.kinds import AUTO, BY_NAME, NAMES, choose
+from tfdist.strategy.kinds import AUTO, BY_NAME, NAMES, check_parameter_servers, choose
 from tfdist.strategy.private_port import close_to_others
 from tfdist.validation import one_of
 
@@ -168,7 +168,8 @@ def parameter_server_strategy(cluster: Cluster) -> tf.distribute.Strategy:
                 model.compile("adam", "mse")
             tfdist.Trainer(model).fit(dataset, epochs=3)
     """
-    _require_parameter_servers(cluster)
+    check_parameter_servers(cluster)
+    _no_evaluator("parameter_server", cluster)
     if cluster.task.type != "chief":
         raise ConfigError(
             f"strategy parameter_server: this task is {cluster.task}, but only the chief builds "
@@ -276,17 +277,6 @@ def _no_evaluator(strategy: str, cluster: Cluster) -> None:
             f"strategy {strategy}: this task is {cluster.task}, which takes no part in training; "
             "use one_device there"
         )
-
-
-def _require_parameter_servers(cluster: Cluster) -> None:
-    counts = {job: len(addresses) for job, addresses in cluster.jobs.items()}
-    for job in ("chief", "ps", "worker"):
-        if not counts.get(job):
-            raise ConfigError(
-                f"strategy parameter_server: the cluster has no {job} task; it needs one chief, "
-                "one ps or more and one worker or more"
-            )
-    _no_evaluator("parameter_server", cluster)
 
 
 def _resolver(cluster: Cluster) -> tf.distribute.cluster_resolver.ClusterResolver:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tfdist.cluster import Cluster
+from tfdist.errors import ConfigError
 
 AUTO = "auto"
 
@@ -66,6 +67,20 @@ def public_name(strategy: Any) -> str:
     """Returns the name of the strategy's class in TensorFlow's documentation."""
     kind = kind_of(strategy)
     return type(strategy).__name__ if kind is _DEFAULT else kind.public
+
+
+def check_parameter_servers(cluster: Cluster) -> None:
+    """Checks that the cluster has the tasks that parameter_server needs.
+
+    Raises:
+        ConfigError: It has no chief, no ps or no worker.
+    """
+    for job in ("chief", "ps", "worker"):
+        if not cluster.jobs.get(job):
+            raise ConfigError(
+                f"strategy parameter_server: the cluster has no {job} task; it needs one chief, "
+                "one ps or more and one worker or more"
+            )
 
 
 def choose(cluster: Cluster, devices: Sequence[str] | None = None) -> tuple[str, str]:

@@ -86,8 +86,10 @@ class Feeds:
             **more,
         )
 
-    def validation(self, data: Any, batch_size: int | None, steps: int | None) -> AnyFeed:
-        """Makes the feed of the argument `validation_data`."""
+    def validation(self, data: Any, batch_size: int | None, steps: int | None) -> AnyFeed | None:
+        """Makes the feed of the argument `validation_data`; None for None."""
+        if data is None:
+            return None
         if isinstance(data, (tuple, list)):
             x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(tuple(data))
             return self.feed(x, y, sample_weight, batch_size=batch_size, steps=steps)

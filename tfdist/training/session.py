@@ -288,8 +288,7 @@ def resume(
     checkpoints: Checkpoints | None,
     feed: AnyFeed,
     loop: Loop,
-    *,
-    announces: bool,
+    epochs: int,
 ) -> Position:
     """Restores model and data from a checkpoint.
 
@@ -299,7 +298,7 @@ def resume(
         checkpoints: The directory that it was found in.
         feed: The data of the call.
         loop: The loop that trains.
-        announces: Whether to log it.
+        epochs: The epoch that the call ends before.
 
     Returns:
         The position at which the call begins; `finished` if the call was done when the
@@ -312,8 +311,7 @@ def resume(
     checkpoints.restore(saved, loop, batch if was.fit == start.fit else was.global_batch)
     if was.fit > start.fit:  # This call was done when a later one was saved.
         return dataclasses.replace(start, finished=True)
-    if announces:
-        LOGGER.info(checkpoints.describe(saved, batch))
+    checkpoints.announce(saved, batch, epochs)
     # With another global batch, rounded down: a few examples may be used twice.
     step = was.after(was.step, batch)
     feed.resume(was.first_epoch, was.epoch, step)

@@ -15,6 +15,7 @@ from tfdist.collectives.worker_flags import WorkerFlags
 from tfdist.runtime import excepthook
 from tfdist.runtime.heartbeat import Heart
 from tfdist.strategy.kinds import kind_of
+from tfdist.training import csv_log
 from tfdist.training.agreement.together import Agreement, agreeing
 from tfdist.training.callbacks import callback_list, history_of
 from tfdist.training.checkpoint.position import Position
@@ -26,6 +27,7 @@ from tfdist.training.model.alone import check_not_alone
 from tfdist.training.model.support import check
 from tfdist.training.options import TrainerOptions
 from tfdist.training.plain_errors import plain_errors
+from tfdist.training.save import save_whole
 from tfdist.training.session import Follower, OnlyBeats, Session, give_back_memories, resume
 from tfdist.training.step.metrics import as_keras_lists
 from tfdist.training.stop_training import StopTraining
@@ -57,8 +59,8 @@ class Trainer:
         steps_per_call: Steps in one call of TensorFlow, between which callbacks are called; "auto"
             is the `steps_per_execution` of `compile`; if that is 1, of several replicas, and no
             callback looks at batches, as many short steps as take 50 ms.
-        wire_dtype: The type to send gradients in: "float32", "bfloat16" or "float16" (half the
-            bytes, rounded; CPUs convert bfloat16 faster); "auto" is float32, which is exact.
+        wire_dtype: The type to send gradients in: "float32" (and "auto"; exact), "bfloat16" or
+            "float16" (half the bytes, rounded; CPUs convert bfloat16 faster).
         bytes_per_pack: Bytes that TensorFlow sends at once; "auto" leaves it to the strategy.
         transport: Between workers: "ring" (TCP between CPU replicas, memory within one host), or
             "tensorflow"; "auto" is the value of TFDIST_TRANSPORT, else "ring" where possible.
@@ -118,9 +120,8 @@ class Trainer:
         )
         self._options.check(model)
         excepthook.install()
-        self._group = ProcessGroup(
-            self.strategy, is_synchronous=kind_of(self.strategy).is_synchronous
-        )
+        kind = kind_of(self.strategy)
+        self._group = ProcessGroup(self.strategy, is_synchronous=kind.is_synchronous)
         leave_together(self._group)
         self._agreement = Agreement(model, self._group, self._options)
         self._heart = Heart()
@@ -169,7 +170,7 @@ class Trainer:
         returns the same data for the same epoch; for a `tf.data.Dataset` whose order depends on
         its seeds only, reshuffled in each epoch or not, if nothing else reads it; and for a
         `PyDataset`. A generator is read again up to that place. With another global batch it
-        resumes at the batch of the same examples. The history holds the epochs since then.
+        resumes at the batch of the same examples. The history holds all epochs of the call.
 
         Args:
             x: A `tf.data.Dataset`, a `keras.utils.PyDataset` or a generator of global batches,
@@ -220,8 +221,7 @@ class Trainer:
         )
         saved = self._checkpoints.find(self._position.fit + 1) if self._checkpoints else None
         seed = self._feeds.draw_seed(x) if shuffle else 0
-        if saved is not None:
-            seed = saved.position.seed
+        seed = saved.position.seed if saved is not None else seed
         feed = self._feeds.feed(
             x,
             y,
@@ -233,15 +233,13 @@ class Trainer:
             steps=steps_per_epoch,
         )
         loop = self._loops.loop(feed)
-        validation = None
-        if validation_data is not None:
-            validation = self._feeds.validation(
-                validation_data, validation_batch_size or batch_size, validation_steps
-            )
+        validation = self._feeds.validation(
+            validation_data, validation_batch_size or batch_size, validation_steps
+        )
         feed.restart()
         batch = self._feeds.global_batch(feed, needed=self._checkpoints is not None)
         start = self._position.next_fit(initial_epoch, seed, batch)
-        start = resume(start, saved, self._checkpoints, feed, loop, announces=self._group.is_chief)
+        start = resume(start, saved, self._checkpoints, feed, loop, epochs)
         self._position = start
         self._agreement.on_start(feed)
         stop_at = start.epoch if start.finished else epochs
@@ -256,6 +254,8 @@ class Trainer:
             steps=steps_per_epoch or (epoch_data.steps if epoch_data is not None else None),
         )
         stop_training = StopTraining(self.model, self._group, self._flags, every.callbacks)
+        if saved is not None:
+            csv_log.go_on(every.callbacks, start.epoch)
         every.on_train_begin()
         if saved is not None:
             give_back_memories(saved, start, every.callbacks)
@@ -324,9 +324,7 @@ class Trainer:
             A dict of values by name if `return_dict`, else a list of them, or the loss alone.
 
         Raises:
-            ConfigError: As for `fit`.
-            PeerError: Another task was lost.
-            OutOfStepError: Another worker made another call.
+            TfdistError: As for `fit`.
 
         Example:
             >>> sorted(trainer.evaluate(x, x.sum(axis=1), verbose=0, return_dict=True))
@@ -354,9 +352,7 @@ class Trainer:
             An array, or a structure of arrays like the model's outputs.
 
         Raises:
-            ConfigError: As for `fit`.
-            PeerError: Another task was lost.
-            OutOfStepError: Another worker made another call.
+            TfdistError: As for `fit`.
 
         Example:
             >>> trainer.predict(x, verbose=0).shape
@@ -369,6 +365,18 @@ class Trainer:
         every = self._callback_list(callbacks, verbose, epochs=1, steps=epoch.steps)
         most = self.model.steps_per_execution if self._keras_steps else 1
         return predict(self.model, feed, epoch, loop, every, exchange=exchange, most=most)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes `name.keras` as `model.save` does: whole or not at all, and only on the chief.
+
+        Raises:
+            ConfigError: Its name ends otherwise, or it cannot be written.
+
+        Example:
+            >>> trainer.save(os.path.join(folder, "model.keras"))
+        """
+        if self._group.is_chief:
+            save_whole(self.model, path)
 
     def _evaluate(
         self, feed: AnyFeed, every: keras.callbacks.CallbackList, follower: Follower

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import importlib
 
+from tfdist.cli.arguments import examples_text
 from tfdist.errors import EXIT_DONE, ConfigError
-from tfdist.validation import quote
+from tfdist.validation import did_you_mean, quote
 
 # name -> what it measures; each is a module of this package with `main(argv) -> int`.
 BENCHMARKS = {
@@ -22,6 +23,9 @@ BENCHMARKS = {
 }
 
 
+_EXAMPLES = ("tfdist bench batch --model small_cnn", "tfdist bench scaling --counts 1 2")
+
+
 def main(argv: list[str]) -> int:
     """Runs a benchmark; returns the exit code.
 
@@ -32,10 +36,12 @@ def main(argv: list[str]) -> int:
     if argv and argv[0] in ("-h", "--help"):
         lines = ["usage: tfdist bench NAME [ARGUMENTS]", ""]
         lines += [f"  {name:13}{text}" for name, text in BENCHMARKS.items()]
-        print("\n".join([*lines, "", "'tfdist bench NAME --help' says more."]))
+        lines += ["", "'tfdist bench NAME --help' says more.", "", examples_text(_EXAMPLES)]
+        print("\n".join(lines))
         return EXIT_DONE
     if not argv or argv[0] not in BENCHMARKS:
         given = f"{quote(argv[0])} is not a benchmark" if argv else "no benchmark is given"
-        raise ConfigError(f"bench: {given}; benchmarks are {', '.join(BENCHMARKS)}")
+        hint = did_you_mean(argv[0], BENCHMARKS) if argv else ""
+        raise ConfigError(f"bench: {given}; benchmarks are {', '.join(BENCHMARKS)}{hint}")
     code: int = importlib.import_module(f"tfdist.cli.bench.{argv[0]}").main(argv[1:])
     return code

@@ -19,6 +19,7 @@ def main(argv: list[str]) -> int:
         "tfdist bench accuracy",
         "Train two workers on the bundled digits, exactly and in each of the ways to send less, "
         "from several seeds; list the accuracy on the digits held out.",
+        examples=("tfdist bench accuracy --seeds 2 --epochs 5",),
     )
     parser.add_argument("--seeds", type=count, default=5, help="seeds (5)")
     parser.add_argument("--epochs", type=count, default=15, help="passes over the digits (15)")

@@ -23,16 +23,20 @@ def main(argv: list[str]) -> int:
         "tfdist bench batch",
         "Train on one device with batches of 1, 2, 4, ... until the speed falls, memory ends or a "
         "limit is reached; recommend a batch, with the learning rate that belongs to it.",
+        examples=(
+            "tfdist bench batch --model small_cnn --limit 64",
+            "tfdist bench batch --image-size 224 --replicas 8",
+        ),
     )
     parser.add_argument("--limit", type=count, default=256, help="the largest batch (256)")
     parser.add_argument(
         "--model", default="resnet50", help="resnet50, small_cnn or module:function (resnet50)"
     )
-    parser.add_argument("--image_size", type=count, default=32, help="pixels (32)")
+    parser.add_argument("--image-size", type=count, default=32, help="pixels (32)")
     parser.add_argument("--steps", type=count, default=5, help="steps on the clock (5)")
     parser.add_argument("--replicas", type=count, default=1, help="for the learning rate (1)")
     parser.add_argument(
-        "--base_learning_rate", type=float, default=0.1, help="rate for a batch of 256 (0.1)"
+        "--base-learning-rate", type=float, default=0.1, help="rate for a batch of 256 (0.1)"
     )
     parser.add_argument("--json", type=output, metavar="FILE", help="also write the figures")
     parser.add_argument("--plot", type=picture, metavar="FILE", help="also draw them, as a PNG")

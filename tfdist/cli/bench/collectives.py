@@ -105,12 +105,16 @@ def _parser() -> Parser:
         "Time collectives by operation, size, transport and wire type, check their results, and "
         "fit a latency and a bandwidth for 'tfdist plan --network'. Between processes of this "
         "machine, or as a task of the cluster that the environment describes.",
+        examples=(
+            "tfdist bench collectives --workers 4 --sizes 64K 16M",
+            "tfdist launch --workers 4 tfdist bench collectives --json network.json",
+        ),
     )
     parser.add_argument("--workers", type=count, help="processes of this machine (2)")
     for name, known in (
         ("operations", cells.OPERATIONS),
         ("transports", tuple(cells.TRANSPORTS)),
-        ("wire_types", cells.WIRE_TYPES),
+        ("wire-types", cells.WIRE_TYPES),
     ):
         parser.add_argument(
             f"--{name}",

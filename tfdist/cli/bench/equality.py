@@ -17,9 +17,10 @@ def main(argv: list[str]) -> int:
         "tfdist bench equality",
         "Train ResNet50 from the same weights on the same batches on one device, two replicas and "
         "two workers; list how far their losses are apart.",
+        examples=("tfdist bench equality --dtype float64 --steps 5",),
     )
     parser.add_argument("--steps", type=count, default=20, help="updates of the weights (20)")
-    parser.add_argument("--global_batch", type=count, default=32, help="examples per step (32)")
+    parser.add_argument("--global-batch", type=count, default=32, help="examples per step (32)")
     parser.add_argument(
         "--dtype",
         choices=("float32", "float64"),
@@ -27,7 +28,7 @@ def main(argv: list[str]) -> int:
         help="the type of all computations (float32)",
     )
     parser.add_argument(
-        "--learning_rate",
+        "--learning-rate",
         type=float,
         help="rate of SGD with momentum and clipped gradients (float32: 1e-5, float64: 0.01)",
     )

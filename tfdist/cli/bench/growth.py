@@ -20,6 +20,7 @@ def main(argv: list[str]) -> int:
         "tfdist bench growth",
         "Time a step of several workers, and of as many processes without communication, as the "
         "weights, the workers, the examples or the steps grow; list the memory too.",
+        examples=("tfdist bench growth --only workers",),
     )
     parser.add_argument(
         "--only",

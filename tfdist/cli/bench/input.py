@@ -22,11 +22,12 @@ def main(argv: list[str]) -> int:
         "tfdist bench input",
         "Read a data set through the training pipeline, up to each of its stages; compare what it "
         "delivers with what the steps take, and say what to change.",
+        examples=("tfdist bench input --dataset digits --need 500",),
     )
     parser.add_argument("--dataset", default="digits", help="as for tfdist train (digits)")
-    parser.add_argument("--data_dir", metavar="DIR", help="where it is kept")
-    parser.add_argument("--image_size", type=count, default=32, help="pixels (32)")
-    parser.add_argument("--global_batch", type=count, default=32, help="examples a step (32)")
+    parser.add_argument("--data-dir", metavar="DIR", help="where it is kept")
+    parser.add_argument("--image-size", type=count, default=32, help="pixels (32)")
+    parser.add_argument("--global-batch", type=count, default=32, help="examples a step (32)")
     parser.add_argument("--need", type=float, help="examples/s of the steps (they are timed)")
     parser.add_argument(
         "--model", default="resnet50", help="of these steps: resnet50, small_cnn or module:function"

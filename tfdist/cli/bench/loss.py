@@ -20,6 +20,7 @@ def main(argv: list[str]) -> int:
         "tfdist bench loss",
         "Kill one of two workers in the midst of training, without a launcher; say how soon the "
         "other one has ended, and whether it has named its peer.",
+        examples=("tfdist bench loss --times 5",),
     )
     parser.add_argument("--times", type=count, default=20, help="kills (20)")
     parser.add_argument("--transport", choices=TRANSPORTS, default=AUTO, help="transport (auto)")

@@ -24,6 +24,7 @@ def main(argv: list[str]) -> int:
         "tfdist bench peers",
         "Time tfdist beside its peers, in alternated rounds. Makes their Python environments "
         "where they are not there yet.",
+        examples=("tfdist bench peers --only two_workers --pairs 1",),
     )
     parser.add_argument(
         "--only", nargs="+", choices=names, default=names, help="comparisons (all)", metavar="NAME"

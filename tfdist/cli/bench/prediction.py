@@ -20,6 +20,7 @@ def main(argv: list[str]) -> int:
         "tfdist bench prediction",
         "Compare the steps that 'tfdist plan' predicts for workers of this machine with measured "
         "ones; latency, bandwidth and the time of computation are measured in the same run.",
+        examples=("tfdist bench prediction --workers 1 2 --model small",),
     )
     parser.add_argument(
         "--workers",

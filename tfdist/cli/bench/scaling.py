@@ -22,6 +22,10 @@ def main(argv: list[str]) -> int:
         "tfdist bench scaling",
         "Train with 1, 2, 4, ... workers or replicas, and with as many processes without "
         "communication: samples a second, efficiency, and what a step consists of.",
+        examples=(
+            "tfdist bench scaling --counts 1 2 --model small_cnn",
+            "tfdist bench scaling --of replicas --global-batch 64",
+        ),
     )
     parser.add_argument(
         "--counts", nargs="+", type=count, metavar="N", help="how many (1 2 4 8, up to the cores)"
@@ -33,10 +37,10 @@ def main(argv: list[str]) -> int:
         help="workers: local processes; replicas: of one process, on virtual CPUs (workers)",
     )
     parser.add_argument(
-        "--per_replica_batch", type=count, metavar="B", help="weak scaling: examples each (32)"
+        "--per-replica-batch", type=count, metavar="B", help="weak scaling: examples each (32)"
     )
     parser.add_argument(
-        "--global_batch", type=count, metavar="B", help="strong scaling: examples of all together"
+        "--global-batch", type=count, metavar="B", help="strong scaling: examples of all together"
     )
     parser.add_argument(
         "--model", default="resnet50", help="resnet50, small_cnn or module:function (resnet50)"
@@ -44,14 +48,14 @@ def main(argv: list[str]) -> int:
     parser.add_argument(
         "--dataset", default="synthetic", help="a name, as for tfdist train (synthetic)"
     )
-    parser.add_argument("--image_size", type=count, default=32, help="pixels (32)")
+    parser.add_argument("--image-size", type=count, default=32, help="pixels (32)")
     parser.add_argument("--steps", type=count, default=12, help="steps on the clock (12)")
     parser.add_argument("--json", type=output, metavar="FILE", help="also write the figures")
     parser.add_argument("--csv", type=output, metavar="FILE", help="also write them as CSV")
     parser.add_argument("--plot", type=picture, metavar="FILE", help="also draw them, as a PNG")
     options = parser.parse_args(argv)
     if options.per_replica_batch is not None and options.global_batch is not None:
-        parser.error("--per_replica_batch is for weak scaling, --global_batch for strong; give one")
+        parser.error("--per-replica-batch is for weak scaling, --global-batch for strong; give one")
     counts = sorted(set(options.counts or scaling.default_counts()))
     batch = options.global_batch or options.per_replica_batch or 32
     if not counts[0] or not options.steps or not options.image_size:

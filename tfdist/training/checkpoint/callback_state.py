@@ -19,6 +19,7 @@ _REMEMBERED: dict[type, tuple[str, ...]] = {
     keras.callbacks.EarlyStopping: ("wait", "best", "best_epoch", "stopped_epoch"),
     keras.callbacks.ReduceLROnPlateau: ("wait", "best", "cooldown_counter"),
     keras.callbacks.ModelCheckpoint: ("best",),
+    keras.callbacks.History: ("history", "epoch"),
 }
 
 
@@ -77,4 +78,8 @@ def _named(
 
 
 def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _plain(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [_plain(each) for each in value]
     return value.item() if isinstance(value, np.generic | np.ndarray) else value

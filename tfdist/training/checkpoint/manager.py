@@ -16,6 +16,7 @@ import tensorflow as tf
 from tfdist import __version__
 from tfdist.collectives.process_group import ProcessGroup
 from tfdist.errors import CheckpointError, ConfigError, TfdistError
+from tfdist.runtime.log import LOGGER
 from tfdist.strategy.kinds import public_name
 from tfdist.training.checkpoint import callback_state
 from tfdist.training.checkpoint.directory import CheckpointDirectory
@@ -177,9 +178,18 @@ class Checkpoints:
             "this job a directory of its own, or put the model and optimizer back as they were"
         )
 
-    def describe(self, saved: Saved, global_batch: int) -> str:
-        """Returns a line with the checkpoint that is resumed, and the settings that changed."""
+    def announce(self, saved: Saved, global_batch: int, epochs: int) -> None:
+        """Logs on the chief which checkpoint is resumed, and what has changed since then."""
+        if self._group.is_chief:
+            LOGGER.info(self._describe(saved, global_batch, epochs))
+
+    def _describe(self, saved: Saved, global_batch: int, epochs: int) -> str:
         position, cluster = saved.position, saved.manifest["cluster"]
+        if position.finished or position.epoch >= epochs:
+            return (
+                f"{position.epoch} of {epochs} epochs are done in {self._directory.path}; raise "
+                "epochs to train on, or remove it to begin anew"
+            )
         line = f"resuming from {saved.name}: epoch {position.epoch + 1}, step {position.step}"
         now = self._cluster(global_batch)
         changes = []

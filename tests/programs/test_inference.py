@@ -1,0 +1,130 @@
+"""What a run leaves can be used: evaluated, asked about files, exported."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from tfdist.cluster import Cluster
+from tfdist.errors import ConfigError
+
+FILES = 12
+
+
+@pytest.fixture(scope="module")
+def trained(devices, tmp_path_factory):
+    """A run with the options that change what is saved."""
+    from tfdist.programs import train
+    from tfdist.programs.options import TrainOptions
+
+    output = tmp_path_factory.mktemp("run")
+    options = TrainOptions(
+        strategy="one_device",
+        model="small_cnn",
+        image_size=16,
+        epochs=2,
+        base_learning_rate=0.5,
+        label_smoothing=0.1,
+        ema=0.9,
+        weight_decay=1e-4,
+        clip_norm=10.0,
+        output_dir=str(output),
+    )
+    return train.train(Cluster.local(), options), output
+
+
+@pytest.fixture(scope="module")
+def run(trained):
+    return trained[1]
+
+
+@pytest.fixture(scope="module")
+def images(devices, tmp_path_factory):
+    """Test images as PNG files, and their pixels as the model takes them."""
+    import tensorflow as tf
+
+    import tfdist
+
+    folder = tmp_path_factory.mktemp("images")
+    pixels = tfdist.data.Recipe(mean=(0.0,), std=(1 / 255,))
+    written = tfdist.data.load("digits", recipe=pixels).test(FILES)
+    for number, image in enumerate(next(iter(written()))[0]):
+        png = tf.io.encode_png(tf.cast(tf.round(image), tf.uint8))
+        (folder / f"{number:02}.png").write_bytes(png.numpy())
+    read = tfdist.data.load("digits", recipe=pixels, image_size=16, channels=3).test(FILES)
+    return folder, next(iter(read()))[0].numpy()
+
+
+def test_it_evaluates_to_what_training_came_to(trained):
+    from tfdist.programs import inference
+
+    summary, run = trained
+    found = inference.evaluate(str(run), None, None, 64)
+    assert found["loss"] == pytest.approx(summary.metrics["val_loss"], rel=1e-5)
+    assert found["accuracy"] == pytest.approx(summary.metrics["val_accuracy"], abs=1e-6)
+    # Those are of the averaged weights, which are the ones that are saved.
+    history = json.loads((run / "history.json").read_text())
+    assert abs(found["loss"] / history["val_loss"][-1] - 1) > 1e-4
+
+
+def test_files_are_what_the_model_takes_them_for(run, images):
+    import keras
+
+    from tfdist.programs import inference
+
+    folder, pixels = images
+    found = list(inference.predict(str(run), [str(folder)], top=10))
+    assert [guess.path for guess in found] == [str(p) for p in sorted(folder.iterdir())]
+    # Plain Keras takes the same pixels.
+    expected = keras.models.load_model(run / "model.keras").predict(pixels, verbose=0)
+    for guess, row in zip(found, expected, strict=True):
+        by_class = dict(zip(guess.classes, guess.probabilities, strict=True))
+        np.testing.assert_allclose([by_class[str(n)] for n in range(10)], row, atol=1e-5)
+        assert list(guess.probabilities) == sorted(guess.probabilities, reverse=True)
+
+
+def test_what_is_exported_says_the_same(run, images, tmp_path):
+    import keras
+    import tensorflow as tf
+
+    from tfdist.programs import inference
+
+    path = inference.export(str(run), str(tmp_path / "new" / "exported"))
+    loaded = tf.saved_model.load(str(path))
+    served = loaded.serve(tf.constant(images[1]))
+    expected = keras.models.load_model(run / "model.keras").predict(images[1], verbose=0)
+    np.testing.assert_allclose(served, expected, atol=1e-5)
+    assert json.loads((path / "images.json").read_text())["classes"][3] == "3"
+    with pytest.raises(ConfigError, match=r"export\(--output\): .* is there; give another name"):
+        inference.export(str(run), str(path))
+
+
+def test_what_cannot_be_used_is_one_line(run, tmp_path):
+    from tfdist.programs import inference
+
+    (tmp_path / "bad.png").write_text("no image")
+    (tmp_path / "empty").mkdir()
+    for paths, problem in (
+        ([str(tmp_path / "bad.png")], "bad.png' is no image that can be read"),
+        ([str(tmp_path / "empty")], "has no images; allowed: files of .png"),
+        (["nowhere.png"], "'nowhere.png' is not there"),
+    ):
+        with pytest.raises(ConfigError, match=problem):
+            list(inference.predict(str(run), paths, 1))
+    with pytest.raises(ConfigError, match="has no model.keras; give the --output-dir of a run"):
+        inference.evaluate(str(tmp_path), None, None, 64)
+    with pytest.raises(ConfigError, match="synthetic has 1000 classes"):
+        inference.evaluate(str(run), "synthetic", None, 64)
+
+
+def test_a_damaged_description_is_one_line(run, tmp_path):
+    from tfdist.programs import saved_model
+
+    for name in ("model.keras", "images.json"):
+        (tmp_path / name).write_bytes((run / name).read_bytes())
+    (tmp_path / "images.json").write_text('{"recipe": 3}')
+    with pytest.raises(ConfigError, match="evaluate: .* cannot be read") as error:
+        saved_model.load(str(tmp_path), "evaluate")
+    assert "\n" not in str(error.value)

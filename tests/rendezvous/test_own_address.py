@@ -1,0 +1,62 @@
+"""Whether an address leads to this machine."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+
+from tfdist.cluster import Cluster
+from tfdist.errors import ConfigError
+from tfdist.launcher.ports import free_ports
+from tfdist.rendezvous import own_address
+from tfdist.rendezvous.own_address import check_own_address
+
+ELSEWHERE = "198.51.100.7"  # Of a network that is for documentation.
+
+
+def cluster(host: str, port: int = 0) -> Cluster:
+    port = port or free_ports(1)[0]
+    return Cluster.from_cluster_spec({"worker": [f"{host}:{port}"]})
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.8.8.8", "localhost", "[::1]"])
+def test_an_interface_of_this_machine_is_fine(host: str) -> None:
+    check_own_address(cluster(host))
+
+
+def test_another_machine_is_refused() -> None:
+    with pytest.raises(ConfigError) as error:
+        check_own_address(cluster(ELSEWHERE, 2222))
+    assert str(error.value) == (
+        f"cluster_spec: worker/0 has the address {ELSEWHERE}:2222, which does not lead to this "
+        "machine; start worker/0 where it does, or give an address of this machine"
+    )
+
+
+def test_what_is_not_known_is_no_fault() -> None:
+    check_own_address(Cluster.local())
+    check_own_address(cluster("no-such-host.invalid"))
+    tfjob = Cluster.from_cluster_spec({"worker": [f"{ELSEWHERE}:1"]}, task_type="evaluator")
+    check_own_address(tfjob)  # An evaluator that has no address.
+
+
+def test_a_port_in_use_leaves_an_address_of_no_interface_open() -> None:
+    with socket.create_server(("0.0.0.0", 0)) as taken:
+        check_own_address(cluster(ELSEWHERE, taken.getsockname()[1]))
+
+
+def test_an_address_of_no_interface_may_lead_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As that of a container's host does, which no test here can have."""
+    monkeypatch.setattr(own_address, "_is_own", lambda place: False)
+    check_own_address(cluster("127.0.0.1"))
+
+
+def test_who_answers_there_has_to_be_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def hear_nothing(*arguments: object) -> None:
+        await own_address.asyncio.Event().wait()
+
+    monkeypatch.setattr(own_address, "_is_own", lambda place: False)
+    monkeypatch.setattr(own_address, "_hear", hear_nothing)
+    with pytest.raises(ConfigError, match="does not lead to this machine"):
+        check_own_address(cluster("127.0.0.1"))

@@ -1,0 +1,90 @@
+"""Says whether a task's own address leads to this machine, so that the others will find it here."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+import socket
+
+from tfdist.cluster import Cluster
+from tfdist.errors import ConfigError
+from tfdist.rendezvous.sockets import Endpoint, connect, listen, resolve
+
+# Seconds for the name to resolve, and then for a call to come through.
+_SECONDS = 2.0
+_BYTES = 16
+
+
+def check_own_address(cluster: Cluster) -> None:
+    """Checks that the address of this task leads to this machine.
+
+    An address that no interface has may do so all the same, as where a container is reached through
+    its host, so this task calls itself before it says no. A name that does not resolve yet, and a
+    port that a running task has, are nothing to complain about.
+
+    Raises:
+        ConfigError: It leads elsewhere, or nowhere.
+    """
+    task = cluster.task
+    if task.host is None or task.port is None:
+        return
+    if asyncio.run(_leads_here(task.host, task.port)):
+        return
+    raise ConfigError(
+        f"{cluster.source}: {task} has the address {task.address}, which does not lead to this "
+        f"machine; start {task} where it does, or give an address of this machine"
+    )
+
+
+async def _leads_here(host: str, port: int) -> bool:
+    try:
+        async with asyncio.timeout(_SECONDS):
+            places = await resolve(host, port)
+    except (OSError, TimeoutError):
+        return True
+    return any(map(_is_own, places)) or await _is_answered_here(host, port, places)
+
+
+def _is_own(place: Endpoint) -> bool:
+    """Returns whether an interface of this machine has the address."""
+    family, address = place
+    with socket.socket(family, socket.SOCK_STREAM) as one:
+        try:
+            one.bind((address[0], 0, *address[2:]))
+        except OSError:
+            return False
+    return True
+
+
+async def _is_answered_here(host: str, port: int, places: list[Endpoint]) -> bool:
+    """Returns whether a call to the address comes out at this machine's port."""
+    try:
+        listener = await listen(host, port)
+    except OSError:
+        return True
+    word = secrets.token_bytes(_BYTES)
+    with listener:
+        answering = asyncio.create_task(_hear(listener, word))
+        try:
+            async with asyncio.timeout(_SECONDS):
+                _, writer = await connect(places, _BYTES)
+                with contextlib.closing(writer):
+                    writer.write(word)
+                    await answering
+            return True
+        except (OSError, TimeoutError):
+            return False
+        finally:
+            answering.cancel()
+
+
+async def _hear(listener: socket.socket, word: bytes) -> None:
+    """Returns when a caller has said the word; other tasks may call too."""
+    loop = asyncio.get_running_loop()
+    while True:
+        caller, _ = await loop.sock_accept(listener)
+        with caller:
+            caller.setblocking(False)
+            if await loop.sock_recv(caller, _BYTES) == word:
+                return

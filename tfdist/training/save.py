@@ -1,0 +1,36 @@
+"""Saves a model whole or not at all: a good one is never half overwritten."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+
+import keras
+
+from tfdist.errors import ConfigError
+from tfdist.validation import quote
+
+
+def save_whole(model: keras.Model, path: str | os.PathLike[str]) -> None:
+    """Saves a model beside its place, then puts it there.
+
+    Args:
+        model: The model.
+        path: A file whose name ends with `.keras`.
+
+    Raises:
+        ConfigError: Its name ends otherwise, or it cannot be written.
+    """
+    place = pathlib.Path(path)
+    if place.suffix != ".keras":
+        raise ConfigError(f"save(path): {quote(str(path))} is given; allowed: a name.keras")
+    new = place.with_name(f".new.{place.name}")  # Keras looks at how the name ends.
+    try:
+        model.save(new)
+        os.replace(new, place)
+    except OSError as error:
+        new.unlink(missing_ok=True)
+        raise ConfigError(
+            f"save(path): {quote(str(path))} cannot be written ({error.strerror or error}); "
+            "give another file"
+        ) from None
