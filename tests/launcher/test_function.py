@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 
 import tfdist
-from tests.chaos.harness import FULL
 from tfdist.errors import PeerError, TaskError
 from tfdist.launcher.exits import Exit
 from tfdist.launcher.function import _error
@@ -187,7 +186,7 @@ def test_a_notebook_shows_the_lines_in_its_cell(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.chaos
-@pytest.mark.skipif(not FULL, reason="half a minute; with TFDIST_CHAOS=full")
+@pytest.mark.long
 def test_it_trains_as_the_same_script_under_the_command(tmp_path: Path) -> None:
     program = """
 import hashlib
