@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 
 import tfdist
-from tests.chaos.harness import FULL
 from tfdist.errors import PeerError, TaskError
 from tfdist.launcher.exits import Exit
 from tfdist.launcher.function import _error
@@ -125,6 +124,7 @@ tfdist.launch(work, ("reject",), grace=0.2)
     assert said[4] == "TaskError|1|worker/1: exit code 3"
     assert said[5].startswith("TfdistError|1|worker/0: launch: the result, <unlocked _thread.lock")
     assert "return something that can be pickled" in said[5] and len(said) == 6
+    assert "programs/function.py" not in "\n".join(out)  # The traceback is that of the script.
     # The last one was not caught: one line, and its code.
     assert code == 2 and err.endswith("\ntfdist: worker/1: field: is wrong\n")
     assert "Traceback" not in err.rpartition("starting 2 tasks")[2]
@@ -187,7 +187,7 @@ def test_a_notebook_shows_the_lines_in_its_cell(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.chaos
-@pytest.mark.skipif(not FULL, reason="half a minute; with TFDIST_CHAOS=full")
+@pytest.mark.long
 def test_it_trains_as_the_same_script_under_the_command(tmp_path: Path) -> None:
     program = """
 import hashlib

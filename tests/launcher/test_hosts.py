@@ -14,13 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.chaos.harness import FULL
 from tests.launcher.two_hosts import SOON, TwoHosts, wait
 from tfdist.errors import ConfigError
 from tfdist.launcher import hosts as launcher
 from tfdist.launcher.hosts import Host, read_hosts
 
-in_full = pytest.mark.skipif(not FULL, reason="longer; with TFDIST_CHAOS=full")
 PRELUDE = """
 import json, os, signal, sys, time
 from pathlib import Path
@@ -162,7 +160,7 @@ sys.exit(138)  # It has lost its peer, and is the first to say so.
 
 
 @pytest.mark.chaos
-@in_full
+@pytest.mark.long
 def test_a_lost_task_restarts_both_hosts(jobs: Jobs) -> None:
     a, b = jobs.two.addresses
     code, out, err = jobs.run(
@@ -185,7 +183,11 @@ print("attempt", attempt)
 @pytest.mark.cluster
 @pytest.mark.parametrize(
     ("number", "expected"),
-    [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=in_full), (signal.SIGKILL, -9)],
+    [
+        (signal.SIGINT, 130),
+        pytest.param(signal.SIGTERM, 143, marks=[pytest.mark.chaos, pytest.mark.long]),
+        (signal.SIGKILL, -9),
+    ],
 )
 def test_no_process_outlives_the_launcher(jobs: Jobs, number: int, expected: int) -> None:
     a, b = jobs.two.addresses
@@ -211,7 +213,7 @@ while True: time.sleep(1000)
 
 
 @pytest.mark.chaos
-@in_full
+@pytest.mark.long
 def test_a_lost_connection_ends_the_job(jobs: Jobs) -> None:
     a, b = jobs.two.addresses
     process = jobs.start(f"--hosts {a},{b}", "time.sleep(1000)")
@@ -267,7 +269,7 @@ def test_launchers_that_are_started_by_hand_make_one_cluster(jobs: Jobs) -> None
 
 
 @pytest.mark.chaos
-@in_full
+@pytest.mark.long
 def test_two_hosts_train_as_one_does(jobs: Jobs) -> None:
     a, b = jobs.two.addresses
     job = str(Path(__file__).parents[1] / "chaos" / "tiny_job.py")
@@ -287,7 +289,7 @@ def test_two_hosts_train_as_one_does(jobs: Jobs) -> None:
 
 
 @pytest.mark.chaos
-@in_full
+@pytest.mark.long
 def test_a_wire_that_is_cut_ends_the_job_on_both_sides(jobs: Jobs) -> None:
     a, b = jobs.two.addresses
     process = jobs.start(f"--hosts {a},{b}", "time.sleep(1000)")

@@ -86,7 +86,7 @@ def launch(
                 strategy = tfdist.build_strategy("auto", tfdist.Cluster.from_environment())
                 with strategy.scope():
                     model = tfdist.models.small_cnn((8, 8, 1), classes=10)
-                    model.compile("sgd", "sparse_categorical_crossentropy", ["accuracy"])
+                    model.compile("adam", "sparse_categorical_crossentropy", metrics=["accuracy"])
                 digits = tfdist.data.load("digits")
                 history = tfdist.Trainer(model).fit(digits.train(global_batch=64), epochs=epochs)
                 return history.history

@@ -69,7 +69,7 @@ def read_hosts(text: str) -> list[Host]:
     hosts: dict[tuple[str, int], Host] = {}
     for item in text.split(","):
         match = _HOST.fullmatch(item.strip())
-        if match is None or match[3] in ("0", "00", "000", "0000"):
+        if match is None or (match[3] and not int(match[3])):
             reject(_WHERE, f"{quote(item)} is not a host with a number of workers; {_WANTED}")
         address = f"{match[2]}:1"
         try:
@@ -111,7 +111,7 @@ def launch_on_hosts(
     env = dict(options.env)
     secret = env.get(SECRET_VARIABLE) or os.environ.get(SECRET_VARIABLE)
     env[SECRET_VARIABLE] = secret or secrets.token_hex(32)
-    variables = ",".join([*env, ATTEMPT_VARIABLE])
+    variables = "=".join([*env, ATTEMPT_VARIABLE])
     commands = {}
     for rank, host in enumerate(hosts):
         remote = [sys.executable, "-m", "tfdist", "launch", "--tether", "--host-rank", str(rank)]

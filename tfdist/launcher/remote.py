@@ -1,4 +1,4 @@
-"""Runs beside one ssh: `python -m tfdist.launcher.remote VARIABLES HOST SSH...`.
+"""Runs beside one ssh: `python -m tfdist.launcher.remote A=B=C HOST SSH...`.
 
 ssh hands no signals on, and a process on the other machine outlives it. So the launcher there is
 tied to its standard input (`tether`): here variables are written to it, which so are on no command
@@ -68,4 +68,4 @@ def _let_signals_through() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1].split(","), sys.argv[2], sys.argv[3:]))
+    sys.exit(main(sys.argv[1].split("="), sys.argv[2], sys.argv[3:]))

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import tfdist
 from tfdist.cluster import Cluster
+from tfdist.errors import EXIT_USER_ERROR
 from tfdist.launcher.parcels import Parcels, opened
 from tfdist.runtime import excepthook
 from tfdist.runtime.startup import start_tensorflow
@@ -20,7 +21,7 @@ def main(folder: str) -> None:
         folder: where the call is.
 
     Raises:
-        Exception: what the function raises; it ends the task as it would end a script.
+        SystemExit: the function has raised; the task ends as a script would.
     """
     excepthook.install()
     parcels = Parcels(Path(folder))
@@ -32,7 +33,10 @@ def main(folder: str) -> None:
     except Exception as error:
         error.__traceback__ = _of_the_user(error.__traceback__)
         parcels.send_failure(task, error)
-        raise
+        # As Python itself ends, but that the traceback begins with the user's code.
+        sys.last_value = error
+        sys.excepthook(type(error), error, error.__traceback__)
+        sys.exit(EXIT_USER_ERROR)
 
 
 def _work(parcels: Parcels, cluster: Cluster) -> None:
