@@ -25,8 +25,8 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
 DEVICES = 4
 TESTS = Path(__file__).parent
 # Folders whose tests do not import TensorFlow: they answer in seconds.
-QUICK = ("cluster", "rendezvous", "launch", "render", "cli", "scaling", "runtime")
-QUICK_FILES = ("test_layers.py", "test_partition.py", "test_public_face.py")
+QUICK = ("cluster", "rendezvous", "launcher", "render", "cli", "scaling", "runtime")
+QUICK_FILES = ("test_layers.py", "test_partition.py", "test_public_face.py", "test_docs.py")
 
 
 def _rank(item: pytest.Item) -> int:
@@ -50,6 +50,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "keras_suite" in item.path.parts:
             item.add_marker("keras_suite")
+        if item.get_closest_marker("long"):
+            kind = "CHAOS" if item.get_closest_marker("chaos") else "CONFORMANCE"
+            if os.environ.get(f"TFDIST_{kind}") != "full":
+                item.add_marker(pytest.mark.skip(reason=f"long; make {kind.lower()} runs it"))
     items.sort(key=_rank)  # a stable sort: order inside a rank stays
 
 

@@ -16,6 +16,8 @@ NOT_RUN = {
     "OutOfStepError",
     "PeerError",
     "Preempted",
+    "TaskError",
+    "launch",
     "multi_worker_mirrored_strategy",
     "parameter_server_strategy",
     "data",

@@ -50,8 +50,17 @@ def test_it_is_short(path):
     assert len(path.read_text().splitlines()) < 80
 
 
+# What another one of them shows too.
+LONG = ("central_storage", "custom_training", "distributed_keras", "multi_worker_with_keras")
+
+
+def each(paths: list[Path]) -> list[object]:
+    marks = {True: pytest.mark.long, False: ()}
+    return [pytest.param(path, marks=marks[path.stem in LONG], id=path.stem) for path in paths]
+
+
 @pytest.mark.cluster
-@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", each(EXAMPLES))
 def test_it_runs_as_its_first_lines_say(path):
     said = RESULT.search(docstring(path))
     assert said, "the docstring has no result"
@@ -63,8 +72,31 @@ def test_it_runs_as_its_first_lines_say(path):
     assert float(found[1]) == pytest.approx(float(said[1]), abs=0.05)
 
 
+def test_the_script_of_the_readme_learns_and_goes_on(tmp_path):
+    text = (ROOT / "README.md").read_text()
+    script = re.search(r"```python\n(.*?)```", text, re.DOTALL)[1]
+    (tmp_path / "mine.py").write_text(script)
+    said = re.search(r"\n    24/24 .* val_accuracy: (0\.\d+)", text)[1]
+
+    def printed() -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "mine.py"], cwd=tmp_path, capture_output=True, text=True, timeout=300
+        )
+
+    first = printed()
+    *_, accuracy = re.findall(r"val_accuracy: (0\.\d+)", first.stdout)
+    assert first.returncode == 0, first.stderr[-4000:]
+    # The machine's arithmetic moves a few of 297 images.
+    assert float(accuracy) == pytest.approx(float(said), abs=0.03)
+    assert float(accuracy) > 0.9
+    assert (tmp_path / "mine.keras").exists()
+    again = printed()
+    assert again.returncode == 0
+    assert "12 of 12 epochs are done in runs/mine; raise epochs" in again.stderr
+
+
 @pytest.mark.cluster
-@pytest.mark.parametrize("path", TUTORIALS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", each(TUTORIALS))
 def test_the_tutorial_runs_and_learns(path):
     losses = [float(value) for value in re.findall(r"(?<!val_)loss: ([0-9.]+)", run(path))]
     assert losses

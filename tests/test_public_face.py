@@ -18,7 +18,7 @@ CONFIG = """
 [mypy]
 check_untyped_defs = True
 
-[mypy-absl.*,keras.*,tensorflow.*,tensorflow_datasets.*,yaml.*]
+[mypy-absl.*,cloudpickle.*,keras.*,tensorflow.*,tensorflow_datasets.*,yaml.*]
 ignore_missing_imports = True
 follow_imports = skip
 """
@@ -120,6 +120,12 @@ trainer: Trainer = tfdist.Trainer(
     wire_dtype="bfloat16",
     bytes_per_pack=1 << 20,
 )
+
+
+def work(epochs: int, rate: float = 0.1) -> dict[str, list[float]]:
+    return {"loss": [rate] * epochs}
+
+
 try:
     trainer.fit(train, epochs=3, validation_data=test, callbacks=[], verbose=0)
     trainer.fit(np.ones((8, 2)), np.ones(8), batch_size=4, class_weight={0: 1.0}, shuffle=False)
@@ -127,6 +133,20 @@ try:
     trainer.predict(np.ones((8, 2)), batch_size=4)
     trainer.fit(train, callbacks=[tfdist.on_chief(keras.callbacks.TerminateOnNaN())])
     trainer.save("mine.keras")
+    losses: dict[str, list[float]] = tfdist.launch(
+        work,
+        args=(3,),
+        kwargs={"rate": 0.2},
+        workers=2,
+        ps=1,
+        max_restarts=1,
+        stall_timeout=60,
+        grace=10,
+        log_dir="runs/logs",
+        env={"A": "b"},
+    )
+except tfdist.TaskError as error:
+    trace: str = error.traceback
 except (tfdist.CheckpointError, tfdist.OutOfStepError, tfdist.PeerError) as error:
     raise SystemExit(error.exit_code)
 except (tfdist.ConfigError, tfdist.Preempted, tfdist.TfdistError) as error:
@@ -166,6 +186,9 @@ tfdist.virtual_devices(number=4)
 tfdist.virtual_devices("4")
 tfdist.serve(cluster, timeout=3)
 text: str = tfdist.serve(cluster)
+tfdist.launch(work, (3,), worker=2)
+tfdist.launch("work")
+wrong: int = tfdist.launch(work, (3,))
 plan.global_batches
 plan.learning_rate("0")
 number: int = plan.to_json()

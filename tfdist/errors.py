@@ -11,6 +11,7 @@ EXIT_DONE = 0
 EXIT_USER_ERROR = 1
 EXIT_CONFIG = 2
 EXIT_INTERRUPTED = 130
+EXIT_KILLED = 137
 EXIT_PEER_LOST = 138
 # SIGTERM's own, as shells and Kubernetes have it, whether or not anything was saved.
 EXIT_PREEMPTED = 143
@@ -97,6 +98,29 @@ class OutOfStepError(TfdistError):
     """
 
     exit_code = EXIT_USER_ERROR
+
+
+class TaskError(TfdistError):
+    """The function that `tfdist.launch` ran has failed in a task. Retrying cannot help.
+
+    Attributes:
+        traceback: The text of the traceback, in the task; "" where it ended without an exception.
+
+    Example:
+        The message has the task and the exception in one line, `traceback` has the rest::
+
+            try:
+                tfdist.launch(train, workers=2)
+            except tfdist.TaskError as error:
+                print(error)  # worker/1: FileNotFoundError: [Errno 2] No such file ...
+                print(error.traceback)
+    """
+
+    exit_code = EXIT_USER_ERROR
+
+    def __init__(self, message: str, traceback: str = "") -> None:
+        super().__init__(message)
+        self.traceback = traceback
 
 
 class Preempted(TfdistError):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
 import pytest
 
 from tfdist.benchmark import accuracy
@@ -31,9 +29,7 @@ def test_the_first_option_is_the_exact_one():
 
 
 @pytest.mark.cluster
-@pytest.mark.skipif(
-    os.environ.get("TFDIST_CONFORMANCE") != "full", reason="a minute; in make conformance"
-)
+@pytest.mark.long
 def test_two_workers_train_with_each_option():
     found = accuracy.measure(1, 1, patience=300.0)
     assert list(found) == list(accuracy.OPTIONS)

@@ -348,7 +348,9 @@ def children(pid):
 
 
 @pytest.mark.cluster
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize(
+    "number", [signal.SIGINT, pytest.param(signal.SIGKILL, marks=pytest.mark.long)]
+)
 def test_it_survives_with_what_it_has(number):
     """Ctrl-C ends it; a worker that is killed is named."""
     process = subprocess.Popen(

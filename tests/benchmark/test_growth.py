@@ -19,6 +19,7 @@ def test_the_table_lists_the_overhead_of_each_size():
 
 
 @pytest.mark.cluster
+@pytest.mark.long
 def test_a_size_is_trained_together_and_alone(monkeypatch):
     monkeypatch.setitem(growth.SWEEPS, "steps", (Size(weights=64, examples=640, steps=20),))
     said = []

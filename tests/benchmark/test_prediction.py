@@ -31,6 +31,7 @@ def test_nothing_to_measure_is_refused(workers, rounds):
 
 
 @pytest.mark.cluster
+@pytest.mark.long
 def test_two_workers_are_measured(monkeypatch):
     monkeypatch.setitem(prediction._STEPS, "small", 5)
     said = []

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import os
 
 import pytest
 
@@ -99,9 +98,7 @@ def test_two_workers_are_measured(tmp_path, capfd):
 
 
 @pytest.mark.cluster
-@pytest.mark.skipif(
-    os.environ.get("TFDIST_CONFORMANCE") != "full", reason="half a minute; in make conformance"
-)
+@pytest.mark.long
 def test_batches_are_measured_and_one_is_recommended(tmp_path, capfd):
     file = tmp_path / "batch.json"
     setting = "--limit 2 --model small_cnn --image-size 16 --steps 2 --replicas 4"

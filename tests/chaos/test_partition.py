@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.chaos.harness import JOB, Program, Programs, size, wait
+from tests.chaos.harness import JOB, Program, Programs, wait
 
 pytestmark = [pytest.mark.chaos, pytest.mark.cluster]
 
@@ -140,7 +140,8 @@ def run(programs: Programs, machines: Machines, folder: Path, seconds: float) ->
     return ends[0], max(len(side.runs) for side in sides)
 
 
-@pytest.mark.parametrize("seconds", [15.0, 30.0, 3.0][: size(1, 3)])
+@pytest.mark.long
+@pytest.mark.parametrize("seconds", [15.0, 30.0, 3.0])
 def test_a_cut_link_loses_nothing(
     programs: Programs, machines: Machines, tmp_path: Path, seconds: float
 ) -> None:

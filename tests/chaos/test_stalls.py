@@ -8,20 +8,21 @@ import re
 
 import pytest
 
-from tests.chaos.harness import FULL, JOB, SOON, Programs, size
+from tests.chaos.harness import JOB, SOON, Programs
 
 pytestmark = [pytest.mark.chaos, pytest.mark.cluster]
 
 LIMIT = 6.0
-LATE = 2.0 if FULL else 20.0  # the suite's other processes run beside the short form
+LATE = 2.0
 KINDS = ("stop", "sleep", "deadlock")
-SLOW_SECONDS = 1800 if FULL else 10
+SLOW_SECONDS = 1800
 
 
+@pytest.mark.long
 def test_a_stalled_task_is_named_and_a_slow_one_is_not(programs: Programs) -> None:
     """One job: a stall in each attempt, the job restarted after each, then slow work to the end."""
     generator = random.Random("stalls")
-    faults = [kind for kind in KINDS for _ in range(size(1, 10))]
+    faults = [kind for kind in KINDS for _ in range(10)]
     generator.shuffle(faults)
     victims = [generator.randrange(2) for _ in faults]
     pause = LIMIT / 2

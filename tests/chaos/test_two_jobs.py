@@ -46,6 +46,7 @@ def test_a_second_job_is_refused_and_the_first_ends_as_undisturbed(
     assert end_of(first) == undisturbed[0]
 
 
+@pytest.mark.long
 def test_a_job_that_takes_the_place_of_one_that_still_saves_waits(
     programs: Programs, tmp_path: Path
 ) -> None:

@@ -31,7 +31,7 @@ def run(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, str, str]:
         (["check", "--wait", "x"], "'x' is not a number of seconds"),
         (["check", "--wait", "-1"], "is not a number of seconds"),
         (["check", "more"], "unrecognized arguments: more"),
-        (["launch"], "no tasks are given; give --workers N or --spec FILE"),
+        (["launch"], "no tasks are given; give --workers N, --spec FILE or --hosts A,B"),
         (["launch", "--workers", "2"], "no command given; add '-- COMMAND'"),
         (["launch", "--workers", "2", "--"], "no command behind '--'"),
         (["launch", "--workers", "2", "--typo", "x"], "launch: '--typo' is not a flag; see"),

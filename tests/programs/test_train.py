@@ -61,6 +61,21 @@ def test_plan_and_history_are_saved_beside_the_model(finished):
     assert history["val_accuracy"][-1] == summary.metrics["val_accuracy"]
 
 
+def test_tensorboard_has_the_figures_of_each_epoch(finished):
+    import tensorflow as tf
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    _, output = finished
+    board = EventAccumulator(str(output / "tensorboard"), size_guidance={"tensors": 0})
+    board.Reload()
+    history = json.loads((output / "history.json").read_text())
+    values = [float(tf.make_ndarray(e.tensor_proto)) for e in board.Tensors("val_accuracy")]
+    assert values == pytest.approx(history["val_accuracy"])
+    assert {"loss", "images_per_second", "input_seconds", "learning_rate"} <= set(
+        board.Tags()["tensors"]
+    )
+
+
 def test_plain_keras_loads_the_model_and_predicts_the_same(finished, tmp_path):
     import keras
 

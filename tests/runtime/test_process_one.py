@@ -227,6 +227,7 @@ def test_process_one_ends_as_its_child_does(start, program, code):
 
 
 @pytest.mark.cluster
+@pytest.mark.long
 def test_in_training_that_saves_nothing(start):
     process = start(*_TRAIN)
     process.said("epoch 1/500 done")
@@ -244,6 +245,7 @@ def test_in_training_that_saves(start, tmp_path):
 
 
 @pytest.mark.cluster
+@pytest.mark.long
 def test_in_a_collective_that_waits_for_a_peer(start):
     config = configs(worker=2)
     process = start(*_TRAIN, TF_CONFIG=config["worker/0"])
@@ -256,7 +258,7 @@ def test_in_a_collective_that_waits_for_a_peer(start):
 
 
 @pytest.mark.cluster
-@pytest.mark.parametrize("role", ["worker/0", "chief/0"])
+@pytest.mark.parametrize("role", [pytest.param("worker/0", marks=pytest.mark.long), "chief/0"])
 def test_beside_parameter_servers(start, role):
     config = configs(chief=1, ps=1, worker=1)
     tasks = {name: start(*_TRAIN, TF_CONFIG=text) for name, text in config.items()}
@@ -265,6 +267,7 @@ def test_beside_parameter_servers(start, role):
 
 
 @pytest.mark.cluster
+@pytest.mark.long
 def test_ps_and_worker_serve_until_the_chief_has_saved(start, tmp_path):
     config = configs(chief=1, ps=1, worker=1)
     save = ("--checkpoint-dir", str(tmp_path / "saved"))

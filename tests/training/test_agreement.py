@@ -138,7 +138,10 @@ print("TRAINED")
 
 
 @pytest.mark.cluster
-@pytest.mark.parametrize("how", ["outside", "without", "by hand"])
+@pytest.mark.parametrize(
+    "how",
+    ["outside", *(pytest.param(how, marks=pytest.mark.long) for how in ("without", "by hand"))],
+)
 def test_each_worker_by_itself_is_refused(how, tmp_path):
     pair = Pair(tmp_path, "-c", LONE.replace("HOW", repr(how)))
     assert pair.codes == [2, 2], pair.text()

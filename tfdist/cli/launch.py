@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from tfdist.cli import launch_hosts
 from tfdist.cli.arguments import Parser, count, seconds
 from tfdist.cluster.spec import ROLES
 from tfdist.errors import ConfigError
@@ -19,20 +20,11 @@ def main(argv: list[str]) -> int:
 
     Raises:
         ConfigError: the flags or the file do not describe a job. Nothing was started.
+        PeerError: another machine of the job did not come.
     """
     args, command = _parser().parse_with_command(argv)
-    counts = {role: getattr(args, role) for role in ROLES}
-    given = [_FLAGS[role] for role in ROLES if counts[role] is not None]
     if command == []:
         raise ConfigError("launch: no command behind '--'; give a program to run")
-    if args.spec is not None:
-        if given:
-            raise ConfigError(f"launch: {given[0]} and --spec exclude each other; keep one of them")
-        job = Job.from_file(args.spec, command or [])
-    elif not given:
-        raise ConfigError("launch: no tasks are given; give --workers N or --spec FILE")
-    else:
-        job = Job.from_counts({role: n or 0 for role, n in counts.items()}, command or [])
     options = LaunchOptions(
         max_restarts=args.max_restarts,
         restart_delay=args.restart_delay,
@@ -44,7 +36,25 @@ def main(argv: list[str]) -> int:
         cpus_per_task=args.cpus_per_task,
         gpus_per_task=args.gpus_per_task,
     )
-    return launch(job, options)
+    if launch_hosts.wanted(args):
+        counts = {role: getattr(args, role) or 0 for role in ROLES}
+        return launch_hosts.run(args, counts, command or [], options)
+    return launch(_job(args, command or []), options)
+
+
+def _job(args: argparse.Namespace, command: list[str]) -> Job:
+    """Returns the job of this machine alone."""
+    counts = {role: getattr(args, role) for role in ROLES}
+    given = [_FLAGS[role] for role in ROLES if counts[role] is not None]
+    if args.spec is not None:
+        if given:
+            raise ConfigError(f"launch: {given[0]} and --spec exclude each other; keep one of them")
+        return Job.from_file(args.spec, command)
+    if not given:
+        raise ConfigError(
+            "launch: no tasks are given; give --workers N, --spec FILE or --hosts A,B"
+        )
+    return Job.from_counts({role: n or 0 for role, n in counts.items()}, command)
 
 
 def _parser() -> Parser:
@@ -62,6 +72,7 @@ def _parser() -> Parser:
     for role in ROLES:
         add(_FLAGS[role], dest=role, type=count, metavar="N", help=f"number of {role} tasks")
     add("--spec", metavar="FILE", help='instead of counts: {"cluster": {...}}, a TFJob or a JobSet')
+    launch_hosts.add_flags(parser.add_argument_group("several machines"))
     add = parser.add_argument_group("what each task is given").add_argument
     help = "set a variable for every task; may be repeated"
     add("--env", type=_variable, action="append", default=[], metavar="K=V", help=help)

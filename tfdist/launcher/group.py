@@ -20,6 +20,9 @@ from tfdist.launcher.restarts import Restarts
 from tfdist.launcher.signals import Signals
 from tfdist.launcher.watch import Stall, Watch
 
+# The number of the run that a task is part of.
+ATTEMPT_VARIABLE = "TFDIST_ATTEMPT"
+
 # A task that says "I lost a peer" may say so before the peer is seen to have ended.
 _SETTLE_SECONDS = 2.0
 _TICK_SECONDS = 0.5
@@ -258,12 +261,13 @@ class GroupRun:
         self._begun = True
 
     def _start(self, plan: TaskPlan) -> None:
-        task = {"type": plan.role, "index": plan.index}
         watch = self._around.watch
         watch.forget(plan.name)
         env = dict(plan.env)
-        env["TF_CONFIG"] = json.dumps({"cluster": self._cluster, "task": task})
-        env["TFDIST_ATTEMPT"] = str(self._attempt)
+        if self._cluster:  # Else these are machines, whose launchers have tasks.
+            task = {"type": plan.role, "index": plan.index}
+            env["TF_CONFIG"] = json.dumps({"cluster": self._cluster, "task": task})
+        env[ATTEMPT_VARIABLE] = str(self._attempt)
         env["TFDIST_HEARTBEAT"] = watch.path(plan.name)  # Empty where there is none.
         if self._begun:
             # The others are past their meeting: this one must not wait for them there.

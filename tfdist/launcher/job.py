@@ -27,12 +27,23 @@ class Job:
         commands: the command of each role.
         env: the variables of each role.
         notes: messages to the user about the file that was read.
+        here: the tasks that this machine runs; None for all. Others run elsewhere.
+        noun: what one of them is called.
     """
 
     addresses: Mapping[str, tuple[str | None, ...]]
     commands: Mapping[str, Sequence[str]]
     env: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    here: tuple[str, ...] | None = None
+    noun: str = "task"
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the tasks to start."""
+        if self.here is not None:
+            return list(self.here)
+        return [f"{role}/{i}" for role, held in self.addresses.items() for i in range(len(held))]
 
     @classmethod
     def from_counts(cls, counts: Mapping[str, int], command: Sequence[str]) -> Job:
@@ -47,7 +58,7 @@ class Job:
         if not command:
             reject("launch", "no command given; add '-- COMMAND'")
         for role, count in present.items():
-            _check_count(count, f"--{role}")
+            _check_count(count, f"launch: {role}")
         _check_counts(present, "launch")
         return cls(
             {role: (None,) * count for role, count in present.items()},

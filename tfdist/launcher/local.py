@@ -51,6 +51,7 @@ class LaunchOptions:
     """The options of a run.
 
     Attributes:
+        attempt: the number of the first run; above 1 where others were before.
         max_restarts: the number of restarts allowed, of all tasks together.
         restart_delay: seconds before the first restart; doubled from one to the next.
         grace: seconds a task has between SIGTERM and SIGKILL.
@@ -62,6 +63,7 @@ class LaunchOptions:
         gpus_per_task: see `machine.divide`.
     """
 
+    attempt: int = 1
     max_restarts: int = 0
     restart_delay: float = 1.0
     grace: float = 10.0
@@ -81,6 +83,9 @@ class Supervisor:
         options: its options.
         stream: receives the tasks' lines; stdout by default.
         report: receives the supervisor's own lines; stderr by default.
+
+    Attributes:
+        cause: after `run`, the end that the job failed by; None if it did not, or was told to end.
     """
 
     def __init__(
@@ -96,10 +101,9 @@ class Supervisor:
         self._stream, self._report = two_outlets(
             sys.stdout if stream is None else stream, sys.stderr if report is None else report
         )
+        self.cause: Exit | None = None
         self._said_log = False
-        self._names = [
-            f"{role}/{i}" for role, members in job.addresses.items() for i in range(len(members))
-        ]
+        self._names = job.names
         self._shares = self._divide()
         self._restarts = Restarts(options.max_restarts, options.restart_delay)
 
@@ -115,7 +119,7 @@ class Supervisor:
             plans = self._plan(stack)
             for note in self._job.notes:
                 self._say(note)
-            self._say(f"starting {plural(len(self._names), 'task')}")
+            self._say(f"starting {plural(len(self._names), self._job.noun)}")
             selector = stack.enter_context(selectors.DefaultSelector())
             signals = stack.enter_context(Signals(selector))
             watch = Watch(self._options.stall_timeout)
@@ -155,7 +159,7 @@ class Supervisor:
                 around.signals.drain()
 
     def _run_again_and_again(self, plans: list[TaskPlan], around: Around) -> int:
-        attempt = 0
+        attempt = self._options.attempt - 1
         while True:
             attempt += 1
             started = time.monotonic()
@@ -167,6 +171,7 @@ class Supervisor:
                 return self._interrupted(around.signals, run)
             self._describe(cause, run)
             if not self._restarts.allow(cause):
+                self.cause = cause
                 return cause.exit_code
             worked = any(around.watch.has_worked(name) for name in self._names)
             delay = self._restarts.next_delay(time.monotonic() - started, worked)
@@ -198,8 +203,9 @@ class Supervisor:
 
     def _plan(self, stack: contextlib.ExitStack) -> list[TaskPlan]:
         common = common_environment(self._options.env)
-        # Only this job's own tasks can then take part in its meeting and its ring.
-        common.setdefault(SECRET_VARIABLE, secrets.token_hex(32))
+        if self._job.here is None:
+            # Only this job's own tasks can then take part in its meeting and its ring.
+            common.setdefault(SECRET_VARIABLE, secrets.token_hex(32))
         # The launcher knows better than the tasks which of them is stuck.
         limit = _TASKS_WAIT * self._options.stall_timeout or math.inf
         common.setdefault(STALL_VARIABLE, str(limit))

@@ -7,6 +7,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 
+from tfdist.launcher.noise import is_noise, is_wanted
 from tfdist.launcher.outlet import LogFile, Outlet
 
 _MAX_LINE = 64 * 1024
@@ -67,6 +68,8 @@ def _visible(drawing: str) -> str:
 class TaskOutput:
     """Prints the lines of one task behind its name, and keeps its last ones.
 
+    What TensorFlow remarks (`noise`) only goes to the log.
+
     Args:
         name: the task's name.
         width: the width of the name column, so that the lines are aligned.
@@ -86,6 +89,7 @@ class TaskOutput:
         self._stream = stream
         self._log = log
         self._lines = LineAssembler()
+        self._shows_noise = is_wanted()
         self.tail: deque[str] = deque(maxlen=keep)
         self.recent: deque[str] = deque(maxlen=_RECENT_LINES)
 
@@ -96,7 +100,9 @@ class TaskOutput:
         lines = self._lines.feed(data, final)
         if not lines:
             return
-        self.tail.extend(line for line in lines if line.strip())
         self.recent.extend(lines)
+        if not self._shows_noise:
+            lines = [line for line in lines if not is_noise(line)]
+        self.tail.extend(line for line in lines if line.strip())
         text = "".join(f"{self._prefix}{line}".rstrip(" ") + "\n" for line in lines)
         self._stream.write(text)

@@ -1,4 +1,4 @@
-"""Finds free loopback ports."""
+"""Finds free ports."""
 
 from __future__ import annotations
 
@@ -9,13 +9,17 @@ from pathlib import Path
 _LOWEST = 10000
 
 
-def free_ports(count: int) -> list[int]:
-    """Returns ports of the loopback interface that are free now.
+def free_ports(count: int, host: str = "127.0.0.1") -> list[int]:
+    """Returns ports that are free now.
 
     They lie below the range from which the kernel gives ports to outgoing
     connections, so that no connection takes one before its task starts, not
     even the task's own to a peer that is not there yet. Another process may
     still take one; the task then fails to bind.
+
+    Args:
+        count: how many.
+        host: the address to bind to; "" for all interfaces.
     """
     below = _first_ephemeral_port()
     candidates = list(range(_LOWEST, below)) if below > _LOWEST + count * 10 else []
@@ -27,7 +31,7 @@ def free_ports(count: int) -> list[int]:
             holder = socket.socket()
             held.append(holder)
             try:
-                holder.bind(("127.0.0.1", candidates.pop() if candidates else 0))
+                holder.bind((host, candidates.pop() if candidates else 0))
             except OSError:
                 held.pop().close()
         return [holder.getsockname()[1] for holder in held]

@@ -1,8 +1,9 @@
-"""Writes what happens in a run as lines of JSON, for `tfdist report` and other programs."""
+"""Writes what happens in a run, as lines of JSON and for TensorBoard."""
 
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import json
 import os
 import pathlib
@@ -11,16 +12,21 @@ from collections.abc import Sequence
 from typing import Any
 
 import keras
+import tensorflow as tf
 
 from tfdist.report.run import FILE
 from tfdist.runtime.memory import resident_bytes
 from tfdist.training.timing import EpochTiming
 
+# The folder of TensorBoard's files in that of the run.
+BOARD = "tensorboard"
+
 
 class Events(keras.callbacks.Callback):
     """Adds a line when a run starts, and one at the end of each of its epochs.
 
-    What cannot be written is left out: it must not end training.
+    The figures of epochs are written for TensorBoard too, where it is installed. What cannot be
+    written is left out: it must not end training.
 
     Args:
         folder: The run's output directory.
@@ -41,6 +47,9 @@ class Events(keras.callbacks.Callback):
         self._batch = global_batch
         self._timings = timings
         self._start: dict[str, Any] | None = start
+        self._board: Any = None
+        if importlib.util.find_spec("tensorboard") is not None:
+            self._board = tf.summary.create_file_writer(str(folder / BOARD))
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Writes the start, with the epoch that it begins or goes on with."""
@@ -51,17 +60,22 @@ class Events(keras.callbacks.Callback):
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Writes the epoch's metrics, and where its time went."""
         timing = self._timings[-1]
-        self._write(
-            "epoch",
-            epoch,
-            steps=timing.steps,
-            train_seconds=timing.seconds,
-            input_seconds=timing.input_seconds,
-            images_per_second=timing.steps * self._batch / max(timing.seconds, 1e-9),
-            learning_rate=_rate(self.model.optimizer),
-            memory=resident_bytes(),
+        figures = {
+            "steps": timing.steps,
+            "train_seconds": timing.seconds,
+            "input_seconds": timing.input_seconds,
+            "images_per_second": timing.steps * self._batch / max(timing.seconds, 1e-9),
+            "learning_rate": _rate(self.model.optimizer),
+            "memory": resident_bytes(),
             **(logs or {}),
-        )
+        }
+        self._write("epoch", epoch, **figures)
+        if self._board is not None:
+            with self._board.as_default():
+                for name, value in figures.items():
+                    if value is not None:
+                        tf.summary.scalar(name, value, step=epoch + 1)
+            self._board.flush()
 
     def _write(self, event: str, epoch: int, **fields: Any) -> None:
         told = {"event": event, "time": time.time(), "epoch": epoch, **fields}

@@ -10,6 +10,7 @@ import shutil
 import yaml
 
 from tfdist.errors import ConfigError
+from tfdist.programs.events import BOARD
 from tfdist.programs.options import TrainOptions
 from tfdist.programs.results import write_whole
 from tfdist.validation import quote
@@ -24,7 +25,7 @@ _FILES = (
     *(CONFIG, "plan.json", "history.json", "events.jsonl", "summary.txt"),
     *("model.keras", "images.json", "evaluation.jsonl"),
 )
-_FOLDERS = ("evaluation", "profile", "tensorboard")
+_FOLDERS = ("evaluation", "profile", BOARD)
 
 
 def output_directory(given: str | None) -> pathlib.Path | None:

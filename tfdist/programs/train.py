@@ -101,8 +101,11 @@ def train(cluster: Cluster, options: TrainOptions) -> Summary | None:
         )
     except KeyboardInterrupt:
         if cluster.is_chief:
+            progress.close()
             print(f"tfdist: interrupted; {_what_is_saved(options)}", file=sys.stderr, flush=True)
         raise
+    finally:
+        progress.close()
     anew = bool(trainer.timings)
     metrics = history.last
     # Where the finished run was there, nothing was left to train. And `fit` ends with the average

@@ -13,7 +13,6 @@ import pytest
 import tensorflow as tf
 
 import tfdist
-from tests.chaos.harness import FULL
 from tfdist.errors import CheckpointError, ConfigError, Preempted
 from tfdist.training.checkpoint import directory as checkpoint_dir
 from tfdist.training.checkpoint.file import begin, finish, open_checkpoint
@@ -164,14 +163,19 @@ def undisturbed(devices, tmp_path_factory):
 
 CASES = [
     ("one_device", "arrays", {}),
-    ("one_device", "dataset", {"steps_per_call": 3}),
-    ("one_device", "reshuffled", {"accumulate_steps": 2}),
-    ("one_device", "unknown length", {}),
     ("one_device", "steps_per_epoch", {}),
-    ("one_device", "epoch function", {}),
-    ("one_device", "py dataset", {}),
+    ("one_device", "unknown length", {}),
     ("mirrored", "reshuffled", {"accumulate_steps": 2, "steps_per_call": 3}),
-    ("central_storage", "arrays", {}),
+    *(
+        pytest.param(*case, marks=pytest.mark.long)
+        for case in (
+            ("one_device", "dataset", {"steps_per_call": 3}),
+            ("one_device", "reshuffled", {"accumulate_steps": 2}),
+            ("one_device", "epoch function", {}),
+            ("one_device", "py dataset", {}),
+            ("central_storage", "arrays", {}),
+        )
+    ),
 ]
 
 
@@ -563,9 +567,10 @@ print("MEMORY", steady[-1], max(peak))
 
 @pytest.mark.chaos
 @pytest.mark.cluster
+@pytest.mark.long
 def test_a_resumed_run_needs_no_more_memory_and_a_save_little_more(tmp_path):
     """In processes of their own, as nothing else is to be in their memory."""
-    width = 5000 if FULL else 3000
+    width = 5000
     largest = 4e-6 * width**2  # MB; a whole checkpoint has four times as much.
 
     def run(folder, epochs):

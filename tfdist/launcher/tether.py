@@ -1,0 +1,59 @@
+"""Ties a launcher to whoever holds its standard input, such as an ssh from another machine.
+
+That one says first which variables to set, as an object of JSON in one line, and then a line every
+few seconds. When standard input ends or falls silent the launcher gets SIGTERM: it ends its tasks.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import sys
+import threading
+from typing import NoReturn
+
+from tfdist.validation import reject
+
+# Seconds between two lines, and without one after which the connection counts as lost.
+BEAT = 5.0
+SILENCE = 60.0
+_MOST_BYTES = 1 << 20
+
+
+def tie() -> None:
+    """Sets the variables, and has this process end with standard input from then on.
+
+    Raises:
+        ConfigError: standard input holds no variables.
+    """
+    fd = sys.stdin.fileno() if sys.stdin is not None else _refuse()
+    try:
+        variables = json.loads(_line(fd))
+    except ValueError:
+        _refuse()
+    if not isinstance(variables, dict):
+        _refuse()
+    os.environ.update({str(name): str(value) for name, value in variables.items()})
+    threading.Thread(target=_end_with, args=(fd,), name="tether", daemon=True).start()
+
+
+def _line(fd: int) -> bytes:
+    """Returns the first line, and reads no more than it."""
+    line = b""
+    while not line.endswith(b"\n") and len(line) < _MOST_BYTES:
+        if not select.select([fd], [], [], SILENCE)[0] or not (byte := os.read(fd, 1)):
+            break
+        line += byte
+    return line
+
+
+def _end_with(fd: int) -> None:
+    while select.select([fd], [], [], SILENCE)[0] and os.read(fd, 4096):
+        pass
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _refuse() -> NoReturn:
+    reject("--tether", "standard input holds no variables; it is for what --hosts starts")
