@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.chaos.harness import FULL
 from tfdist import cli
 from tfdist.launcher.ports import free_ports
 
@@ -101,7 +100,7 @@ def test_a_worker_with_a_directory_of_its_own_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.cluster
-@pytest.mark.skipif(not FULL, reason="half a minute; with TFDIST_CHAOS=full")
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("flags", "tasks"),
     [
@@ -126,7 +125,7 @@ def test_a_directory_of_all_tasks_is_fine(
     assert os.listdir(tmp_path) == []
 
 
-@pytest.mark.skipif(not FULL, reason="ten seconds; with TFDIST_CHAOS=full")
+@pytest.mark.long
 def test_a_directory_that_cannot_be_written_fails() -> None:
     done = subprocess.run(
         [*DOCTOR, "--checkpoint-dir", "/proc/none"], capture_output=True, text=True, timeout=SOON
