@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 
 import pytest
@@ -61,11 +62,18 @@ def test_an_address_of_no_interface_may_lead_here(monkeypatch: pytest.MonkeyPatc
     assert check_own_address(cluster("127.0.0.1"))
 
 
-def test_who_answers_there_has_to_be_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def hear_nothing(*arguments: object) -> None:
-        await own_address.asyncio.Event().wait()
+def test_other_callers_are_not_taken_for_this_process() -> None:
+    async def talk() -> list[bool]:
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            listener.setblocking(False)
+            hearing = asyncio.create_task(own_address._hear(listener, b"own word"))
+            done = []
+            for word in (b"a peer's", b"own word"):
+                reader, writer = await asyncio.open_connection(*listener.getsockname())
+                writer.write(word)
+                assert await reader.read() == b""  # The other side has heard it.
+                writer.close()
+                done.append(hearing.done())
+            return done
 
-    monkeypatch.setattr(own_address, "_is_own", lambda place: False)
-    monkeypatch.setattr(own_address, "_hear", hear_nothing)
-    with pytest.raises(ConfigError, match="does not lead to this machine"):
-        check_own_address(cluster("127.0.0.1"))
+    assert asyncio.run(asyncio.wait_for(talk(), 30)) == [False, True]
