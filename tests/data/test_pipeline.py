@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -185,3 +186,17 @@ def test_an_epoch_from_its_middle_is_the_rest_of_it(digits, kind, workers, first
         rest = train(context(workers, index), 2, first_batch=first)
         assert int(rest.cardinality()) == len(whole[first:])
         assert census(batches(rest)) == census(whole[first:])
+
+
+def test_keras_own_fit_says_what_to_give_it(digits):
+    model = keras.Sequential([keras.Input((8, 8, 1)), keras.layers.Flatten()])
+    model.compile("sgd", "mse")
+    with pytest.raises(ValueError, match=r"Unrecognized .* model.fit takes its .dataset\(epochs\)"):
+        model.fit(digits().train(64), verbose=0)
+
+
+def test_labels_may_be_probabilities(digits):
+    plain, vectors = (digits().train(64, one_hot=one_hot) for one_hot in (False, True))
+    for (images, labels), (same, probabilities) in zip(plain(), vectors(), strict=True):
+        np.testing.assert_array_equal(images, same)
+        np.testing.assert_array_equal(np.eye(10, dtype="float32")[labels], probabilities)

@@ -124,10 +124,11 @@ def test_bad_folders_are_refused(tmp_path):
 @pytest.mark.parametrize(
     ("name", "message"),
     [
+        ("cifar-10", "either); did you mean 'cifar10'?"),
         ("nosuch", "there is no 'nosuch'; give digits, synthetic, folder:PATH, or a name from"),
         ("mnist:9.9.9", "cannot be loaded at version 9.9.9, only: 3.0.1"),
         ("cifar10/nosuch", "BuilderConfig nosuch not found"),
-        ("", "'' cannot be opened"),
+        ("", "there is no ''; give digits"),
         ("coco", "coco/2014/1.1.0 has no image with a class label; its features are image, "),
         ("imdb_reviews", "has no image with a class label"),
         ("imagenet2012", "could not be prepared: Manual directory"),
@@ -177,3 +178,26 @@ def test_the_data_dir_comes_from_the_environment(monkeypatch, tmp_path, digits, 
     assert default_data_dir() == "/elsewhere"
     monkeypatch.setenv("TFDIST_DATA_DIR", str(data_dir))
     assert load("digits").num_train == 1500
+
+
+def test_a_folder_without_a_test_split_is_divided(tmp_path):
+    import tensorflow as tf
+
+    for number in range(20):
+        folder = tmp_path / "train" / "ab"[number % 2]
+        folder.mkdir(parents=True, exist_ok=True)
+        png = tf.io.encode_png(np.full((8, 8, 3), number, np.uint8))
+        (folder / f"{number}.png").write_bytes(png.numpy())
+    assert load(f"folder:{tmp_path}").num_test == 0
+    divided = [load(f"folder:{tmp_path}", validation_split=0.25) for _ in range(2)]
+    files = [(s.train(4).file_paths, s.test(4).file_paths) for s in divided]
+    assert files[0] == files[1], "the same each time"
+    train, test = map(set, files[0])
+    assert (len(train), len(test), train & test) == (15, 5, set())
+    labels = [int(y) for _, batch in divided[0].test(4)() for y in batch]
+    assert labels == [int(file.split("/")[-2] == "b") for file in divided[0].test(4).file_paths]
+    assert "leaves none" in refusal(f"folder:{tmp_path}", validation_split=0.01)
+    assert "allowed: with folder:PATH" in refusal("synthetic", validation_split=0.5)
+    (tmp_path / "test" / "a").mkdir(parents=True)
+    (tmp_path / "test" / "a" / "0.png").write_bytes(png.numpy())
+    assert "has a split named test" in refusal(f"folder:{tmp_path}", validation_split=0.5)

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import tempfile
 
 import numpy as np
 import pytest
@@ -142,6 +143,21 @@ def test_what_the_trainer_is_told_arrives(devices):
         plan = run.make_plan(options, source, 2)
         with pytest.raises(ConfigError, match=said):
             run.make_trainer(options, source, plan, strategy)
+
+
+def test_a_smoke_run_tries_everything_and_leaves_nothing(devices, tmp_path, monkeypatch):
+    from tfdist.programs import train as run
+
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    seen = []
+    monkeypatch.setattr(run.saved_model, "save", lambda *a: seen.extend(a[-1].rglob("*")))
+    options = run.TrainOptions(
+        strategy="one_device", model="small_cnn", image_size=16, epochs=90, smoke=True
+    )
+    summary = run.train(Cluster.local(), options)
+    assert (summary.plan.total_steps, "val_loss" in summary.metrics) == (3, True)
+    assert "checkpoint-0000000003.tfdist" in {path.name for path in seen}
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_an_output_directory_that_cannot_be_written_is_refused_first(tmp_path):

@@ -28,6 +28,7 @@ COMMANDS = {
     "evaluate": ("tfdist.cli.evaluate", "evaluate the model of a run"),
     "predict": ("tfdist.cli.predict", "classify image files with it"),
     "export": ("tfdist.cli.export", "write it as a SavedModel"),
+    "pack": ("tfdist.cli.pack", "pack a folder of images into few files"),
     "plan": ("tfdist.cli.plan", "compute batch size, learning rate and cost"),
     "bench": ("tfdist.cli.bench", "measure speed, scaling, batches, input, collectives, losses"),
     "profile": ("tfdist.cli.profile", "say where the time of recorded steps went"),

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import os
+import re
 
 import tensorflow_datasets as tfds
 
 from tfdist.data.prepare import default_data_dir, one_line, prepare
 from tfdist.data.splits import FileSplit, TfdsSplit
 from tfdist.errors import ConfigError
+from tfdist.validation import did_you_mean
 
 _DIGITS_SHARDS = 8
 # Where "test" has no labels.
 _TEST_SPLITS = {"imagenet2012": "validation", "imagenet_resized": "validation"}
 TEST_NAMES = ("test", "validation", "val", "valid")
+# Of TFDS: a module's name, then config and version.
+_NAME = re.compile(r"\w+(:\w+)?([/:]|$)", re.ASCII)
 
 
 class _ImageFolder(tfds.folder_dataset.ImageFolder):
@@ -27,6 +31,23 @@ class _ImageFolder(tfds.folder_dataset.ImageFolder):
             [example.image_path for example in examples],
             [to_index(example.label) for example in examples],
         )
+
+
+def image_folder(path: str) -> _ImageFolder:
+    """Opens a folder of images, `PATH/<split>/<class>/`.
+
+    Raises:
+        ConfigError: There is no such folder, or it is laid out in another way.
+    """
+    path = os.path.expanduser(path)
+    layout = "folder:PATH wants images in PATH/<split>/<class>/, with a split named train"
+    if not path or not os.path.isdir(path):
+        raise ConfigError(f"dataset: there is no folder {path!r}; {layout}")
+    builder = _ImageFolder(path)
+    if not builder.info.splits.get("train"):
+        found = ", ".join(builder.info.splits) or "none"
+        raise ConfigError(f"dataset: {path} has no images in train (splits: {found}); {layout}")
+    return builder
 
 
 def open_folder(
@@ -46,14 +67,7 @@ def open_folder(
         ConfigError: There is no such folder, or it is laid out in another way, or it has a split
             to test on beside a `validation_split`.
     """
-    path = os.path.expanduser(path)
-    layout = "folder:PATH wants images in PATH/<split>/<class>/, with a split named train"
-    if not path or not os.path.isdir(path):
-        raise ConfigError(f"dataset: there is no folder {path!r}; {layout}")
-    builder = _ImageFolder(path)
-    if not builder.info.splits.get("train"):
-        found = ", ".join(builder.info.splits) or "none"
-        raise ConfigError(f"dataset: {path} has no images in train (splits: {found}); {layout}")
+    builder = image_folder(path)
     test = next((part for part in TEST_NAMES if part in builder.info.splits), None)
     if not validation_split:
         return builder, builder.split("train"), builder.split(test) if test else None
@@ -103,11 +117,15 @@ def open_tfds(
         return tfds.builder(name, data_dir=folder)
 
     try:
+        if not _NAME.match(name):
+            raise tfds.core.DatasetNotFoundError
         builder = make()
     except tfds.core.DatasetNotFoundError:
+        known = [*tfds.list_builders(with_community_datasets=False), "digits", "synthetic"]
         raise ConfigError(
             f"dataset: there is no {name!r}; give digits, synthetic, folder:PATH, or a name from "
             f"tensorflow.org/datasets/catalog (nothing of that name is in {folder} either)"
+            f"{did_you_mean(name, known)}"
         ) from None
     except Exception as error:  # a bad version or config, or a script's missing import
         raise ConfigError(f"dataset: {name!r} cannot be opened: {one_line(error)}") from error

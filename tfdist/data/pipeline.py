@@ -68,6 +68,13 @@ class Pipeline(abc.ABC):
         self._drop_remainder = drop_remainder
         self._one_hot = one_hot
 
+    def __repr__(self) -> str:
+        # Keras quotes it where it is given to `model.fit`, which cannot take it.
+        return (
+            f"<{self.num_examples:,} examples in batches of {self.global_batch}, for Trainer.fit; "
+            "model.fit takes its .dataset(epochs)>"
+        )
+
     @property
     def steps(self) -> int:
         """Global batches in an epoch."""

@@ -34,6 +34,7 @@ class FileSplit:
 
     Attributes:
         paths: the files.
+        labels: their classes.
     """
 
     def __init__(self, paths: Sequence[str], labels: Sequence[int], channels: int = 3) -> None:
@@ -44,11 +45,11 @@ class FileSplit:
             self._paths = tf.constant(self.paths, tf.string)
             self._labels = tf.constant(list(labels), tf.int32)
         self._channels = channels
-        self._classes = list(labels)
+        self.labels = list(labels)
 
     def part(self, start: int, stop: int) -> FileSplit:
         """Returns the examples from `start` to before `stop` as a split."""
-        labels = self._classes[start:stop]
+        labels = self.labels[start:stop]
         return FileSplit(self.paths[start:stop], labels, self._channels)
 
     def read(self, index: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:

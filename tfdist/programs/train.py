@@ -7,6 +7,7 @@ import dataclasses
 import json
 import pathlib
 import sys
+import tempfile
 import time
 
 import keras
@@ -52,6 +53,9 @@ def train(cluster: Cluster, options: TrainOptions) -> Summary | None:
         ConfigError: An option is wrong, or cannot be used on the cluster.
         PeerError: A task was lost.
     """
+    if options.smoke and options.output_dir is None:
+        with tempfile.TemporaryDirectory(prefix="tfdist-smoke-") as folder:
+            return train(cluster, dataclasses.replace(options, output_dir=folder))
     options = options.settled()
     steps = profiled_steps(options, cluster)
     output = open_run(options) if cluster.is_chief else None
