@@ -32,7 +32,7 @@ LAYERS = [
     {"training.checkpoint"},
     {"training"},
     {"programs"},
-    {"benchmark"},
+    {"benchmark", "doctor"},
     {"cli"},
     {"__main__"},
 ]
@@ -207,7 +207,7 @@ def test_no_module_is_a_drawer():
     "module",
     [
         *("tfdist", "tfdist.cli", "tfdist.cluster", "tfdist.launcher", "tfdist.scaling.plan"),
-        *("tfdist.cli.plan", "tfdist.cli.bench"),
+        *("tfdist.cli.plan", "tfdist.cli.bench", "tfdist.cli.doctor"),
     ],
 )
 def test_import_does_not_load_tensorflow(module):

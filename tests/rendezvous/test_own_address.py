@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 
 import pytest
@@ -10,7 +11,7 @@ from tfdist.cluster import Cluster
 from tfdist.errors import ConfigError
 from tfdist.launcher.ports import free_ports
 from tfdist.rendezvous import own_address
-from tfdist.rendezvous.own_address import check_own_address
+from tfdist.rendezvous.own_address import check_own_address, check_own_port
 
 ELSEWHERE = "198.51.100.7"  # Of a network that is for documentation.
 
@@ -22,7 +23,7 @@ def cluster(host: str, port: int = 0) -> Cluster:
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.8.8.8", "localhost", "[::1]"])
 def test_an_interface_of_this_machine_is_fine(host: str) -> None:
-    check_own_address(cluster(host))
+    assert check_own_address(cluster(host))
 
 
 def test_another_machine_is_refused() -> None:
@@ -35,28 +36,44 @@ def test_another_machine_is_refused() -> None:
 
 
 def test_what_is_not_known_is_no_fault() -> None:
-    check_own_address(Cluster.local())
-    check_own_address(cluster("no-such-host.invalid"))
+    assert not check_own_address(Cluster.local())
+    assert not check_own_address(cluster("no-such-host.invalid"))
     tfjob = Cluster.from_cluster_spec({"worker": [f"{ELSEWHERE}:1"]}, task_type="evaluator")
-    check_own_address(tfjob)  # An evaluator that has no address.
+    assert not check_own_address(tfjob)  # An evaluator that has no address.
 
 
 def test_a_port_in_use_leaves_an_address_of_no_interface_open() -> None:
     with socket.create_server(("0.0.0.0", 0)) as taken:
-        check_own_address(cluster(ELSEWHERE, taken.getsockname()[1]))
+        assert not check_own_address(cluster(ELSEWHERE, taken.getsockname()[1]))
+
+
+def test_a_port_that_is_taken_is_refused() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(ConfigError, match=f"port {port}, which cannot be used \\(Address"):
+            check_own_port(cluster("127.0.0.1", port))
+    check_own_port(cluster("127.0.0.1", port))
+    check_own_port(Cluster.local())
 
 
 def test_an_address_of_no_interface_may_lead_here(monkeypatch: pytest.MonkeyPatch) -> None:
     """As that of a container's host does, which no test here can have."""
     monkeypatch.setattr(own_address, "_is_own", lambda place: False)
-    check_own_address(cluster("127.0.0.1"))
+    assert check_own_address(cluster("127.0.0.1"))
 
 
-def test_who_answers_there_has_to_be_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def hear_nothing(*arguments: object) -> None:
-        await own_address.asyncio.Event().wait()
+def test_other_callers_are_not_taken_for_this_process() -> None:
+    async def talk() -> list[bool]:
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            listener.setblocking(False)
+            hearing = asyncio.create_task(own_address._hear(listener, b"own word"))
+            done = []
+            for word in (b"a peer's", b"own word"):
+                reader, writer = await asyncio.open_connection(*listener.getsockname())
+                writer.write(word)
+                assert await reader.read() == b""  # The other side has heard it.
+                writer.close()
+                done.append(hearing.done())
+            return done
 
-    monkeypatch.setattr(own_address, "_is_own", lambda place: False)
-    monkeypatch.setattr(own_address, "_hear", hear_nothing)
-    with pytest.raises(ConfigError, match="does not lead to this machine"):
-        check_own_address(cluster("127.0.0.1"))
+    assert asyncio.run(asyncio.wait_for(talk(), 30)) == [False, True]

@@ -22,8 +22,9 @@ from tfdist.validation import did_you_mean, quote
 # subcommand -> (module with `main(argv) -> int`, what it does)
 COMMANDS = {
     "check": ("tfdist.cli.check", "show the cluster and this task"),
+    "doctor": ("tfdist.cli.doctor", "examine whether the cluster can train, check by check"),
     "launch": ("tfdist.cli.launch", "run a cluster of local processes"),
-    "train": ("tfdist.cli.train", "train ResNet50 with any strategy"),
+    "train": ("tfdist.cli.train", "train an image classifier with any strategy"),
     "evaluate": ("tfdist.cli.evaluate", "evaluate the model of a run"),
     "predict": ("tfdist.cli.predict", "classify image files with it"),
     "export": ("tfdist.cli.export", "write it as a SavedModel"),

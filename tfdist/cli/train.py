@@ -19,7 +19,7 @@ from tfdist.runtime import process_one, sigterm
 from tfdist.runtime.lasting_output import outlast_readers
 from tfdist.runtime.startup import prefer_onednn, start_tensorflow
 from tfdist.scaling.rules import DECAYS, RULES
-from tfdist.strategy.kinds import AUTO, NAMES
+from tfdist.strategy.kinds import AUTO, NAMES, check_parameter_servers
 from tfdist.validation import MOST_SECONDS, did_you_mean, kind, one_of, quote
 
 # The largest number of anything that is counted.
@@ -108,6 +108,8 @@ def main(argv: list[str]) -> int:
     sigterm.end_process_one()
     options = parse(values, argv)
     cluster = Cluster.from_environment()
+    if cluster.has_ps:
+        check_parameter_servers(cluster)
     meet(cluster, options.pop("wait"), job=_job(options))
     prefer_onednn()
     start_tensorflow()

@@ -1,0 +1,1 @@
+"""Examines whether a cluster can train: one line for each thing that training needs."""
