@@ -1,6 +1,7 @@
 """What type checkers, editors and `help()` see of `import tfdist`, which imports no TensorFlow."""
 
 import ast
+import json
 import os
 import re
 import subprocess
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import tfdist
+from tests.test_docstrings import public
 
 INIT = Path(tfdist.__file__)
 
@@ -211,24 +213,30 @@ tfdist.data.pipelines
 from tfdist import Trianer
 """
 
+SCRIPTS = ("right.py", "wrong.py", "misspelt.py")
+# All that a user may call, in the order of the lines of misspelt.py.
+CALLED = [name for name in public() if tfdist._EXPORTS.get(name, ("", name))[1] is not None]
+
 
 @pytest.fixture(scope="module")
 def reported(tmp_path_factory):
-    """Runs mypy once over both scripts: what it says of a script, by line."""
+    """Runs mypy once over all scripts: what it says of a script, by line."""
     folder = tmp_path_factory.mktemp("user")
     (folder / "mypy.ini").write_text(CONFIG)
     (folder / "right.py").write_text(RIGHT)
     (folder / "wrong.py").write_text("from right import *\nimport tfdist\n" + WRONG)
+    calls = [f"tfdist.{name}(misspelt=0)\n" for name in CALLED]
+    (folder / "misspelt.py").write_text("import tfdist\n" + "".join(calls))
     command = [sys.executable, "-m", "mypy", "--config-file", "mypy.ini", "--no-error-summary"]
     done = subprocess.run(
-        [*command, "--cache-dir", "cache", "right.py", "wrong.py"],
+        [*command, "--cache-dir", "cache", *SCRIPTS],
         cwd=folder,
         env=dict(os.environ, MYPYPATH=str(INIT.parents[1])),
         capture_output=True,
         text=True,
     )
     assert not done.stderr
-    found: dict[str, dict[int, str]] = {"right.py": {}, "wrong.py": {}}
+    found: dict[str, dict[int, str]] = {script: {} for script in SCRIPTS}
     for line in done.stdout.splitlines():
         match = re.fullmatch(r"(.*?):(\d+): (?:error|note): (.*)", line)
         assert match is not None and match[1] in found, line  # Nothing in tfdist itself.
@@ -251,6 +259,12 @@ def test_mypy_reports_each_mistake_and_nothing_else(reported):
     missed = [lines[number - 1] for number in sorted(mistakes - set(reported["wrong.py"]))]
     assert missed == []
     assert set(reported["wrong.py"]) == mistakes
+
+
+@pytest.mark.parametrize("name", CALLED)
+def test_mypy_reports_a_misspelt_argument_of(reported, name):
+    line = CALLED.index(name) + 2
+    assert 'Unexpected keyword argument "misspelt"' in reported["misspelt.py"].get(line, "")
 
 
 @pytest.mark.parametrize(
@@ -310,21 +324,32 @@ print(*sorted({"tensorflow", "keras"} & set(sys.modules)))
 
 
 def test_help_and_signatures_with_tensorflow():
-    program = """
-import inspect, pydoc, tfdist
-for function in (tfdist.Trainer, tfdist.Trainer.fit, tfdist.build_strategy):
-    print(*inspect.signature(function).parameters)
-print(pydoc.plain(pydoc.render_doc(tfdist)))
-print(pydoc.plain(pydoc.render_doc(tfdist.Trainer)))
+    """Functions, classes and their methods; errors take a text, as all exceptions do."""
+    program = f"""
+import inspect, json, pydoc, types, tfdist
+told = {{}}
+for name in {[name for name in CALLED if tfdist._EXPORTS.get(name, " ")[0] != "tfdist.errors"]}:
+    value = tfdist
+    for part in name.split("."):
+        value = getattr(value, part)
+    methods = vars(value).items() if isinstance(value, type) else ()
+    functions = [f for n, f in methods if isinstance(f, types.FunctionType) and n[0] != "_"]
+    for called in (value, *functions):
+        parameters = inspect.signature(called).parameters.values()
+        kinds = [(p.name, p.kind.name, p.annotation is p.empty) for p in parameters]
+        told[called.__qualname__] = kinds, pydoc.plain(pydoc.render_doc(called))
+print(json.dumps([told, pydoc.plain(pydoc.render_doc(tfdist))]))
 """
-    trainer, fit, build, *text = in_a_new_process(program)
-    assert trainer.split()[:3] == ["model", "checkpoint_dir", "checkpoint_steps"]
-    assert fit.split()[:5] == ["self", "x", "y", "batch_size", "epochs"]
-    assert build == "name cluster devices"
-    page = "\n".join(text)
+    told, page = json.loads(in_a_new_process(program)[-1])
+    for name, (parameters, text) in told.items():
+        # With a decorator that hides them there would be *args and **kwargs.
+        assert not {kind for _, kind, _ in parameters} & {"VAR_POSITIONAL", "VAR_KEYWORD"}, name
+        assert [p for p, _, bare in parameters if bare and p != "self"] == [], name
+        assert all(f"{p}: " in text for p, _, _ in parameters if p != "self"), name
+    assert {"Trainer", "Trainer.fit", "build_strategy", "load", "Cluster"} <= set(told)
+    assert "checkpoint_dir: The directory" in told["Trainer"][1]
     for name in tfdist.__all__:
         assert re.search(rf"\b{name}\b", page), name
-    assert "checkpoint_dir: The directory" in page
 
 
 def test_an_unknown_name_is_an_attribute_error():
