@@ -8,7 +8,7 @@ TARGET ?= cpu
 VERSION = $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' tfdist/__init__.py)
 IMAGE ?= tfdist:$(VERSION)$(if $(filter gpu,$(TARGET)),-gpu)
 
-.PHONY: setup train image locks test lint format chaos conformance fuzz bits docs clean
+.PHONY: setup train image locks test lint format chaos conformance fuzz bits matrix docs clean
 
 setup: $(STAMP)
 
@@ -64,6 +64,10 @@ fuzz: $(STAMP)
 # Whether every number is the same as with the code of another revision: make bits BASE=main
 bits: $(STAMP)
 	$(PYTHON) -m tests.training.conformance.same_bits $(BASE)
+
+# Quick tests with each version of Python, TensorFlow and Keras; make matrix MATRIX='--keras 3.14'
+matrix: $(STAMP)
+	$(PYTHON) -m tests.matrix $(MATRIX)
 
 # The documentation as a site, in site/; a link that leads nowhere is an error. (Not with --quiet,
 # with which mkdocs counts no warnings.)
