@@ -50,7 +50,8 @@ def main(arguments: list[str]) -> int:
     for number, cell in enumerate(cells, start=1):
         began = time.monotonic()
         result = _run(cell) if _is_there(cell.python) else "no such Python"
-        rows.append((*cell, result, f"{time.monotonic() - began:.0f} s"))
+        seconds = f"{time.monotonic() - began:.0f} s"
+        rows.append((Path(cell.python).name, cell.tensorflow, cell.keras, result, seconds))
         print(f"{number}/{len(cells)}: {'  '.join(rows[-1])}", file=sys.stderr, flush=True)
     _print([("python", "tensorflow", "keras", "result", "time"), *rows])
     return int(any(not re.match(r"\d+ passed|no such", row[3]) for row in rows))
