@@ -121,7 +121,7 @@ def test_every_epoch_is_saved_where_nothing_else_is_asked_for(linear, tmp_path, 
     assert phases == ["building", "tracing", *saves * 3, "done"]
 
 
-def test_a_fit_that_a_callback_stopped_is_done_when_it_is_started_again(linear, tmp_path):
+def test_a_fit_that_a_callback_stopped_is_done_when_it_is_started_again(linear, tmp_path, capsys):
     model = linear()
     fit(model, tmp_path, callback=after(4, lambda: setattr(model, "stop_training", True)), epochs=9)
     assert positions(tmp_path)[-1] == (0, 2, 0, 4, True)
@@ -129,6 +129,7 @@ def test_a_fit_that_a_callback_stopped_is_done_when_it_is_started_again(linear, 
     trainer = fit(again, tmp_path, callback=after(1, pytest.fail), epochs=9)
     assert weight(again) == weight(model)
     assert (trainer._position.epoch, trainer._position.total) == (2, 4)
+    assert "training was stopped after 2 of 9 epochs, saved in" in capsys.readouterr().err
 
 
 def test_of_calls_that_were_done_only_the_weights_come_back(linear, tmp_path, capsys):
@@ -138,7 +139,7 @@ def test_of_calls_that_were_done_only_the_weights_come_back(linear, tmp_path, ca
     fit(again, tmp_path, times=3, callback=after(1, lambda: counts.append(1)))
     assert counts == [1], "the third call trains"
     assert [p[0] for p in positions(tmp_path)] == [0, 0, 1, 1, 2, 2]
-    assert "resuming from" in capsys.readouterr().err
+    assert " epochs are done in " in capsys.readouterr().err
     whole = linear()
     fit(whole, times=3)
     assert weight(again) == weight(whole)

@@ -185,10 +185,15 @@ class Checkpoints:
 
     def _describe(self, saved: Saved, global_batch: int, epochs: int) -> str:
         position, cluster = saved.position, saved.manifest["cluster"]
-        if position.finished or position.epoch >= epochs:
+        if position.epoch >= epochs:
             return (
                 f"{position.epoch} of {epochs} epochs are done in {self._directory.path}; raise "
                 "epochs to train on, or remove it to begin anew"
+            )
+        if position.finished:
+            return (
+                f"training was stopped after {position.epoch} of {epochs} epochs, saved in "
+                f"{self._directory.path}; remove it to begin anew"
             )
         line = f"resuming from {saved.name}: epoch {position.epoch + 1}, step {position.step}"
         now = self._cluster(global_batch)
