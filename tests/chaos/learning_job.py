@@ -2,7 +2,8 @@
 
 In the environment: DIR, where checkpoints go; EPOCHS; EVERY, the batches between checkpoints;
 PAUSE, seconds that each step takes besides; NOISE, bytes that each step prints besides; RESULT, a
-file for the last line too; MISTAKE, the step of the first epoch at which worker 1 raises.
+file for the last line too; MISTAKE, the step of the first epoch at which worker 1 raises, or the
+chief beside parameter servers.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ def main() -> None:
     import numpy as np
 
     strategy = tfdist.build_strategy("auto", cluster)
+    raises = cluster.has_ps or cluster.task.index == 1
     keras.utils.set_random_seed(1)
     with strategy.scope():
         model = keras.Sequential(
@@ -49,7 +51,7 @@ def main() -> None:
                 print(f"STEP {self.epoch * STEPS + batch + 1}", flush=True)
                 if noise := int(os.environ.get("NOISE", "0")):
                     print("." * noise, flush=True)
-            if os.environ.get("MISTAKE") == str(batch + 1) and cluster.task.index == 1:
+            if os.environ.get("MISTAKE") == str(batch + 1) and raises:
                 raise ValueError("a mistake of the user's")
             time.sleep(float(os.environ["PAUSE"]))
 

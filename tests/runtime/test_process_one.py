@@ -142,6 +142,28 @@ def test_a_forked_child_ends_alone(start):
     assert process.end() == 143
 
 
+_LOSES = (
+    "from tfdist.errors import PeerError\n"
+    "from tfdist.runtime import excepthook, sigterm\n"
+    "excepthook.install(connected=True); sigterm.end_process_one()\n"
+    "raise PeerError('lost worker/1')\n"
+)
+
+
+def test_a_lost_peers_own_code_is_to_be_known_first(start):
+    """Kubernetes acts on the first pod that ends: that one may have failed for good."""
+    process = start("-c", _LOSES)
+    process.said("tfdist: lost worker/1")
+    with pytest.raises(subprocess.TimeoutExpired):
+        process._unshare.wait(timeout=2)
+    assert process.end() == 143
+
+
+def test_after_a_lost_peer_it_ends_by_itself(start):
+    process = start("-c", f"from tfdist.runtime import excepthook as e; e._LINGER = 1.0\n{_LOSES}")
+    assert process._unshare.wait(timeout=60) == 138
+
+
 def test_a_handler_of_the_program_stays(start):
     process = start(
         "-c",

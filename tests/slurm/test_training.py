@@ -8,32 +8,23 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.chaos.harness import FULL, Programs, size, wait
+from tests.chaos.harness import FULL, Programs, wait
+from tests.chaos.undisturbed import AT, EPOCHS, EVERY, JOB, SPAN, launched, variables
 from tests.slurm.batch import Batch, Batches
 
 pytestmark = [pytest.mark.chaos, pytest.mark.cluster]
 in_full = pytest.mark.skipif(not FULL, reason="half a minute; with TFDIST_CHAOS=full")
 
-JOB = [sys.executable, str(Path(__file__).parents[1] / "chaos" / "learning_job.py")]
-EVERY, SPAN = 20, 40  # batches between checkpoints, and of an epoch
-EPOCHS = size(1, 2)
-AT = EVERY + 5  # the step at which a fault comes: later than the first checkpoint
-
-
-def variables(folder: Path, pause: float = 0.05, **more: Any) -> dict[str, Any]:
-    return {"DIR": folder, "EPOCHS": EPOCHS, "EVERY": EVERY, "PAUSE": pause, **more}
-
 
 def start(batches: Batches, env: dict[str, Any] | None = None, **job: Any) -> Batch:
     # By name, so that the gradients go by wire: else these nodes would find their common memory.
     given = variables(batches.folder / "checkpoints", TFDIST_TRANSPORT="ring") | (env or {})
-    return batches.submit(JOB, env=given, **{"workers": 2} | job)
+    return batches.submit([sys.executable, JOB], env=given, **{"workers": 2} | job)
 
 
 def steps(job: Batch) -> list[int]:
@@ -54,32 +45,8 @@ def end_of(job: Batch) -> str:
     return ends[0]
 
 
-@pytest.fixture(scope="module")
-def launched(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., str]:
-    """What a job ends with under `tfdist launch`; each kind of job is run once."""
-    ends: dict[str, str] = {}
-
-    def end(roles: str) -> str:
-        if roles not in ends:
-            programs = Programs()
-            env = variables(tmp_path_factory.mktemp("launched"))
-            try:
-                job = programs.launch(
-                    f"{roles} --cpus-per-task 1",
-                    JOB,
-                    **{name: str(value) for name, value in env.items()},
-                )
-                assert job.end() == 0, job.text()
-            finally:
-                programs.close()
-            (ends[roles],) = {line.partition("END ")[2] for line in job.find(r"\| END ")}
-        return ends[roles]
-
-    return end
-
-
 @pytest.fixture
-def want(launched: Callable[..., str]) -> str:
+def want() -> str:
     return launched("--workers 2")
 
 
@@ -198,7 +165,7 @@ def test_two_jobs_in_one_directory(batches: Batches, want: str) -> None:
 
 @in_full
 @pytest.mark.parametrize("task", ["none", "chief/0", "ps/0", "worker/0"])
-def test_parameter_server(batches: Batches, launched: Callable[..., str], task: str) -> None:
+def test_parameter_server(batches: Batches, task: str) -> None:
     want = launched("--chief 1 --ps 1 --workers 1")
     # One worker, on a node of its own: two would step in any order.
     job = start(batches, workers=1, ps=1, workers_per_node=1)

@@ -6,14 +6,13 @@ have crashed"), which may still be saving or evaluating the model.
 
 from __future__ import annotations
 
-import os
 import sys
 
 import tensorflow as tf
 
 from tfdist.collectives.peer_errors import peers_error
 from tfdist.collectives.process_group import ProcessGroup
-from tfdist.runtime import shutdown
+from tfdist.runtime import excepthook, shutdown
 
 # Seconds that a finished worker waits for the others.
 _PATIENCE = 3600.0
@@ -50,7 +49,5 @@ def _wait_for_others(group: ProcessGroup) -> None:
         if found is None:
             raise
         print(f"tfdist: {found}", file=sys.stderr)
-        sys.stdout.flush()
-        sys.stderr.flush()
         # TensorFlow's shutdown would wait for the one that is lost.
-        os._exit(found.exit_code)
+        excepthook.end_without_shutdown(found)

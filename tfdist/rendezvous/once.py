@@ -7,6 +7,7 @@ import os
 from tfdist.cluster.cluster import Cluster
 from tfdist.errors import ConfigError
 from tfdist.rendezvous.meeting import DEFAULT_TIMEOUT, rendezvous
+from tfdist.runtime.heartbeat import Heart
 from tfdist.validation import seconds
 
 _VARIABLE = "TFDIST_WAIT"
@@ -28,7 +29,11 @@ def meet(cluster: Cluster, timeout: float | None = None, *, job: str = "") -> No
     key = (cluster.fingerprint(), str(cluster.task))
     if key in _met:
         return
+    # The meeting has a deadline of its own, which may be later than a stall's.
+    heart = Heart()
+    heart.write("meeting")
     rendezvous(cluster, wait_seconds() if timeout is None else timeout, job=job)
+    heart.write("building")
     _met.add(key)
 
 

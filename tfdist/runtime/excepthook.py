@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 import types
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 from tfdist.errors import OutOfStepError, PeerError, TfdistError
+from tfdist.runtime.process_one import is_one
+
+# Seconds that process 1 of a container waits after a peer was lost; see `end_without_shutdown`.
+_LINGER = 20.0
 
 _connected = False
 _farewells: list[Callable[[TfdistError], None]] = []
@@ -48,9 +53,22 @@ def report(error: TfdistError) -> int:
     if _connected and isinstance(error, (PeerError, OutOfStepError)):
         for tell in _farewells:
             tell(error)
-        sys.stdout.flush()
-        os._exit(error.exit_code)
+        end_without_shutdown(error)
     return error.exit_code
+
+
+def end_without_shutdown(error: TfdistError) -> NoReturn:
+    """Ends this process with the exit code of an error, and runs nothing at its exit.
+
+    Process 1 of a container waits first where a peer was lost. That one may have failed for good
+    and take seconds to end. Once this process ended, Kubernetes would start all tasks again, and
+    that one's own code would never be known. SIGTERM ends the wait.
+    """
+    sys.stdout.flush()
+    sys.stderr.flush()
+    if isinstance(error, PeerError) and is_one():
+        time.sleep(_LINGER)
+    os._exit(error.exit_code)
 
 
 def _hook(

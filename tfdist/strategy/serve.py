@@ -76,10 +76,8 @@ def serve(cluster: Cluster, *, start_timeout: float = _START) -> bool:
         )
     excepthook.install()
     sigterm.end_process_one()
-    heart = Heart()
-    heart.write("meeting")
     meet(cluster)
-    heart.write("serving")
+    Heart().write("serving")
     limit = stall_seconds()
     note = Note()
     jobs = {job: list(hosts) for job, hosts in cluster.jobs.items() if job != "evaluator"}
