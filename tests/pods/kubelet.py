@@ -23,7 +23,7 @@ _DOMAIN = f"{NAMESPACE}.svc.cluster.local"
 _SEARCH = f"{_DOMAIN} svc.cluster.local cluster.local"
 _CLUSTER_ENV = {"KUBERNETES_SERVICE_HOST": "10.96.0.1", "KUBERNETES_SERVICE_PORT": "443"}
 _PASSWD = "root:x:0:0:root:/root:/bin/sh\ntfdist:x:1000:0::/home/tfdist:/bin/sh\n"
-_MINUTES = 120  # The grace period that manifests give, for which `grace` stands.
+_GRACE = 120  # Seconds that manifests give, for which `Kubelet.grace` stands.
 
 
 class Kubelet:
@@ -31,12 +31,14 @@ class Kubelet:
 
     Attributes:
         network: Their network.
+        folder: Has what each pod is given and says, and the volumes of claims.
+        grace: Seconds that a pod has after SIGTERM.
         secrets: The data of each Secret.
         pods: All pods there have been.
 
     Args:
         network: Their network.
-        folder: Takes what each pod has and says.
+        folder: An empty folder.
         grace: Seconds that a pod has after SIGTERM.
     """
 
@@ -125,7 +127,7 @@ class Pod:
             cpus=cpus,
             mounts=self._mounts(spec),
         )
-        assert spec["terminationGracePeriodSeconds"] == _MINUTES
+        assert spec["terminationGracePeriodSeconds"] == _GRACE
         with self.log.open("wb") as log:
             self._process = subprocess.Popen(
                 words, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT

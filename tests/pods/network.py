@@ -124,7 +124,8 @@ class Network:
         self.names.close()
         for place in list(self._places):
             self.detach(place)
-        subprocess.run(["ip", "netns", "del", self._router], capture_output=True)
+        if os.path.exists(f"/run/netns/{self._router}"):
+            subprocess.run(["ip", "netns", "del", self._router], check=True)
 
 
 def _socket_in(space: str) -> socket.socket:
