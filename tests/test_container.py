@@ -143,6 +143,7 @@ def test_a_list_pins_all_that_the_project_needs(name):
     assert any(package.startswith("nvidia-") for package in pinned) == (name == "gpu")
 
 
+@pytest.mark.long  # Ten minutes: TensorFlow is installed.
 @pytest.mark.skipif(ENGINE is None, reason="no podman or buildah here to build the image with")
 def test_the_image_is_built_and_any_user_runs_it():
     tag = "localhost/tfdist-test:cpu"
