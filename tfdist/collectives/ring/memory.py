@@ -140,7 +140,9 @@ class CommonMemory:
 
 def _map(process: int, file: int, size: int) -> np.ndarray:
     """Maps the memory of another process, to read it."""
-    descriptor = os.open(f"/proc/{process}/fd/{file}", os.O_RDONLY | os.O_CLOEXEC)
+    # On another host that may be anything, also a pipe that nobody writes to, and opening it waits.
+    flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
+    descriptor = os.open(f"/proc/{process}/fd/{file}", flags)
     try:
         if os.fstat(descriptor).st_size != size:
             raise OSError(f"process {process} has no memory of {size} bytes there")

@@ -1,0 +1,42 @@
+"""Memory of other processes: what is no such memory is refused, and at once."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from tfdist.collectives.ring.memory import _map
+
+
+def test_the_memory_of_another_process_is_read():
+    file = os.memfd_create("test")
+    os.write(file, bytes(range(8)))
+    program = (
+        "from tfdist.collectives.ring.memory import _map; "
+        f"print(_map({os.getpid()}, {file}, 8).tolist())"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    os.close(file)
+    assert done.stdout == f"{list(range(8))}\n", done.stderr
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device", "size", "none"])
+def test_what_is_there_on_another_host_is_not_waited_for(kind):
+    ours: list[int] = []
+    if kind == "pipe":
+        read, write = os.pipe()
+        os.close(write)  # Whoever opens it to read waits for a writer.
+        ours.append(read)
+    elif kind == "device":
+        ours.append(os.open(os.devnull, os.O_RDONLY))
+    else:
+        ours.append(os.memfd_create("test"))
+    number = ours[0] + (1000 if kind == "none" else 0)
+    with pytest.raises((OSError, ValueError)):
+        _map(os.getpid(), number, np.dtype("float64").itemsize)
+    for file in ours:
+        os.close(file)
