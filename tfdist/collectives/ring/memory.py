@@ -140,7 +140,7 @@ class CommonMemory:
 
 def _map(process: int, file: int, size: int) -> np.ndarray:
     """Maps the memory of another process, to read it."""
-    # On another host that may be anything, also a pipe that nobody writes to, and opening it waits.
+    # On another host that may be anything, also a FIFO that nobody writes to; opening that waits.
     flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
     descriptor = os.open(f"/proc/{process}/fd/{file}", flags)
     try:
