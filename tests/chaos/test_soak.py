@@ -98,7 +98,8 @@ class Soak:
         other = self._programs.launch(
             "--workers 2",
             ["python", JOB],
-            TFDIST_WAIT="3",
+            # Its tasks may start seconds apart on a busy machine.
+            TFDIST_WAIT="20",
             DIR=str(self._folder),
             EPOCHS="1",
             EVERY="20",
