@@ -187,8 +187,7 @@ def test_resume_is_exact(name, kind, options, devices, undisturbed, tmp_path):
     model, resumed = train(strategy, tmp_path, kind, broken=(5, 6), **options)
     assert digest(model) == want
     assert resumed.epoch[-1] == EPOCHS - 1
-    for metric, numbers in resumed.history.items():
-        assert numbers == history[metric][-len(numbers) :]
+    assert resumed.history == history
 
 
 def test_without_the_saved_statistics_the_test_above_would_fail(devices, undisturbed, tmp_path):
@@ -269,8 +268,8 @@ def test_kill_9_and_resume(devices, undisturbed, tmp_path, capsys):
     assert result.returncode == -signal.SIGKILL, result.stderr.decode()[-2000:]
     assert checkpoints_in(tmp_path)
     model, history = train(strategy_of("one_device", devices), tmp_path)
-    assert len(history.epoch) < EPOCHS or "epoch 1, step 6" in capsys.readouterr().err
-    assert digest(model) == undisturbed("one_device")[0]
+    assert "resuming from" in capsys.readouterr().err
+    assert (digest(model), history.history) == undisturbed("one_device")
 
 
 def test_sigterm_saves_the_step_it_came_in(devices, undisturbed, tmp_path):
@@ -349,10 +348,10 @@ def test_a_finished_job_is_not_trained_again_but_further(devices, tmp_path):
     strategy = strategy_of("one_device", devices)
     model, _ = train(strategy, tmp_path, epochs=2)
     again, history = train(strategy, tmp_path, epochs=2)
-    assert history.epoch == []
+    assert history.epoch == [0, 1]
     assert digest(again) == digest(model)
     further, history = train(strategy, tmp_path, epochs=3)
-    assert history.epoch == [2]
+    assert history.epoch == [0, 1, 2]
     assert digest(further) == digest(train(strategy, tmp_path / "other", epochs=3)[0])
 
 
@@ -372,7 +371,7 @@ def test_a_second_fit_trains_on_and_resumes_too(devices, tmp_path):
     assert want[1:] == ([0], [0, 1])
     with pytest.raises(Broken):
         two_fits(tmp_path / "broken", 10)
-    assert two_fits(tmp_path / "broken") == (want[0], [], [1])
+    assert two_fits(tmp_path / "broken") == (want[0], [], [0, 1])
 
 
 def test_early_stopping_and_plateaus_remember(devices, tmp_path):
