@@ -12,7 +12,8 @@ GUIDES = Path(__file__).parents[1] / "docs" / "guides"
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
 
 
-# Five trainings: ten seconds.
+# One that trains; the others, about ten seconds each, in `make chaos`.
+SHORT = ("callbacks",)
 LONG = [
     pytest.mark.chaos,
     pytest.mark.skipif(not FULL, reason="ten seconds; with TFDIST_CHAOS=full"),
@@ -27,7 +28,7 @@ def blocks(guide: Path) -> list[str]:
 def guides() -> list[Any]:
     """The guides with Python in them."""
     return [
-        pytest.param(guide, id=guide.stem, marks=LONG if guide.stem == "precision" else ())
+        pytest.param(guide, id=guide.stem, marks=() if guide.stem in SHORT else LONG)
         for guide in sorted(GUIDES.glob("*.md"))
         if blocks(guide)
     ]

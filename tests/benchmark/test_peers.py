@@ -118,6 +118,7 @@ def test_the_plot_is_a_picture(tmp_path):
 
 
 @pytest.mark.cluster
+@pytest.mark.long
 def test_keras_and_tfdist_are_timed_in_turn(tmp_path):
     contenders = (Contender("Keras fit", "keras_fit"), Contender("tfdist", "tfdist_fit"))
     comparison = Comparison("small", "", "small", "sgd", "steps", contenders)

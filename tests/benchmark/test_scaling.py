@@ -77,6 +77,7 @@ def test_bad_arguments_are_one_line(arguments, capsys):
 
 
 @pytest.mark.cluster
+@pytest.mark.long
 def test_two_workers_are_measured(tmp_path, capfd):
     files = {name: str(tmp_path / name) for name in ("json", "csv", "plot.png")}
     setting = "--counts 1 2 --model small_cnn --per-replica-batch 8 --image-size 16 --steps 3"

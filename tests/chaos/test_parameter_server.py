@@ -81,6 +81,7 @@ def test_the_job_outlasts_any_of_its_tasks(programs: Programs, tmp_path: Path) -
     assert len(job.find(r"starting all tasks again")) == lost
 
 
+@pytest.mark.long
 def test_a_chief_on_its_own_ends_and_names_the_lost_ps(programs: Programs) -> None:
     """Without the launcher, as under Kubernetes: what counts are the exit codes."""
     addresses = [f"127.0.0.1:{port}" for port in free_ports(3)]
@@ -107,6 +108,7 @@ def test_a_chief_on_its_own_ends_and_names_the_lost_ps(programs: Programs) -> No
     assert time.time() - killed < 2 * NAMED_SECONDS
 
 
+@pytest.mark.long
 def test_the_chief_ends_while_a_worker_is_away(programs: Programs) -> None:
     """TensorFlow's coordinator would wait for ever: Python ends, and with it who holds its lock."""
     job = programs.launch(

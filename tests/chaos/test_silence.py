@@ -63,6 +63,7 @@ def see_named(tasks: dict[str, Program], lost: str, since: float, by: str = "") 
         assert last.at - since < LIMIT + LATE, task.text()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("trial", range(size(1, 10)))
 def test_a_stopped_task_is_named(programs: Programs, trial: int) -> None:
     counts, victim = STOPPED[trial % len(STOPPED)]

@@ -83,6 +83,7 @@ def end_of(tasks: list[Program]) -> str:
     return ends[0]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("trial", range(size(1, 20)))
 def test_a_stranger_neither_joins_nor_ends_a_job(
     programs: Programs, outside: Outside, undisturbed: list[str], trial: int

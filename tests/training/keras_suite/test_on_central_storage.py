@@ -9,7 +9,7 @@ from tests.training.keras_suite.collecting import CALLBACKS, TRAINER, classes
 from tests.training.keras_suite.one_test import OneTest
 
 # Keras runs them with its warnings shown, not raised.
-pytestmark = pytest.mark.filterwarnings("ignore")
+pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.long]
 
 
 class _CentralStorage(OneTest):

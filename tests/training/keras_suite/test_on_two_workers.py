@@ -31,6 +31,7 @@ def environment(addresses: list[str], index: int) -> dict[str, str]:
 
 
 @pytest.mark.cluster
+@pytest.mark.long
 def test_both_workers_pass_them(tmp_path):
     addresses = [f"127.0.0.1:{port}" for port in free_ports(2)]
     logs = [tmp_path / f"worker-{index}.log" for index in range(2)]
