@@ -49,7 +49,19 @@ def train(strategy, folder, *more):
 
 def rows(folder):
     with (folder / "log.csv").open(newline="") as file:
-        return list(csv.reader(file))
+        header, *lines = csv.reader(file)
+    return [header, *([float(value) for value in line] for line in lines)]
+
+
+def same_rows(one, other):
+    (header, *lines), (other_header, *other_lines) = rows(one), rows(other)
+    assert header == other_header
+    np.testing.assert_allclose(lines, other_lines, rtol=1e-6)
+
+
+def close(history):
+    """TensorFlow's optimizer of graphs may add up in another order each time one is built."""
+    return {name: pytest.approx(numbers) for name, numbers in history.history.items()}
 
 
 def test_both_hold_every_epoch_once(strategy, tmp_path, capsys):
@@ -59,12 +71,12 @@ def test_both_hold_every_epoch_once(strategy, tmp_path, capsys):
     with pytest.raises(InterruptedError):
         train(strategy, tmp_path / "cut", Crash(2))
     went_on = train(strategy, tmp_path / "cut")
-    assert went_on.history == undisturbed.history
+    assert went_on.history == close(undisturbed)
     assert went_on.epoch == list(range(EPOCHS))
-    assert rows(tmp_path / "cut") == rows(tmp_path / "whole")
-    assert [row[0] for row in rows(tmp_path / "cut")] == ["epoch", "0", "1", "2", "3"]
+    same_rows(tmp_path / "cut", tmp_path / "whole")
+    assert len(rows(tmp_path / "cut")) == 1 + EPOCHS
     # Once more: nothing is left to do, which is said, and nothing is lost.
     capsys.readouterr()
-    assert train(strategy, tmp_path / "cut").history == undisturbed.history
+    assert train(strategy, tmp_path / "cut").history == close(undisturbed)
     assert f"{EPOCHS} of {EPOCHS} epochs are done in" in capsys.readouterr().err
-    assert rows(tmp_path / "cut") == rows(tmp_path / "whole")
+    same_rows(tmp_path / "cut", tmp_path / "whole")
