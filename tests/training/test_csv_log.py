@@ -50,7 +50,8 @@ def train(strategy, folder, *more):
 def rows(folder):
     with (folder / "log.csv").open(newline="") as file:
         header, *lines = csv.reader(file)
-    return [header, *([float(value) for value in line] for line in lines)]
+    # Keras writes NA for the results of a validation that was not made.
+    return [header, *([float(v.replace("NA", "nan")) for v in line] for line in lines)]
 
 
 def same_rows(one, other):
