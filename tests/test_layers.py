@@ -16,7 +16,8 @@ PACKAGE = Path(tfdist.__file__).parent
 # one row do not import each other.
 LAYERS = [
     {"errors", "partition"},
-    {"validation", "drawing"},
+    {"validation", "drawing", "notebook"},
+    {"function_name"},
     {"runtime"},
     {"cluster", "scaling"},
     {"rendezvous"},

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tfdist.benchmark.peers import environments, measure, report
@@ -138,3 +139,46 @@ def test_a_run_that_fails_shows_its_last_lines(tmp_path):
 
 def test_tfdist_runs_in_the_environment_that_measures(tmp_path):
     assert environments.python_of("own", tmp_path) == sys.executable
+
+
+def test_an_interrupt_leaves_what_was_measured(monkeypatch, tmp_path):
+    seconds = iter([1.0, 2.0, 4.0])
+
+    def run(*args, **kwargs):
+        try:
+            return {"seconds": next(seconds)}
+        except StopIteration:
+            raise KeyboardInterrupt from None
+
+    monkeypatch.setattr(measure, "run", run)
+    lines: list[str] = []
+    speeds = measure.measure(MADE, 5, tmp_path, length=measure.Length(1, 4), say=lines.append)
+    assert speeds == {"a": [4.0], "b": [2.0, 1.0]}  # The second round goes the other way.
+    assert lines[-1] == "interrupted; what was measured so far:"
+    first, second = (line.split() for line in report.table(MADE, speeds).splitlines()[2:])
+    assert (first[-1], second[-1]) == ("1.00", "0.50")
+    with pytest.raises(KeyboardInterrupt):
+        measure.measure(MADE, 5, tmp_path, length=measure.Length(1, 4))
+
+
+@pytest.mark.cluster
+def test_processes_end_with_the_benchmark_that_started_them(tmp_path):
+    waits = tmp_path / "waits"  # In the place of an interpreter.
+    waits.write_text("#!/bin/sh\nexec sleep 600\n")
+    waits.chmod(0o755)
+    program = (
+        "import sys, time; from tfdist.benchmark.peers import measure\n"
+        "from tfdist.benchmark.peers.contenders import Contender\n"
+        "two = Contender('two', 'tfdist_fit', {'worker': 2})\n"
+        "with measure.started(two, {}, sys.argv[1], [measure.LOOPBACK]) as (processes, _):\n"
+        "    print(*(process.pid for process in processes.values()), flush=True)\n"
+        "    time.sleep(600)\n"
+    )
+    command = [sys.executable, "-c", program, str(waits)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as benchmark:
+        assert benchmark.stdout is not None
+        started = [psutil.Process(int(pid)) for pid in benchmark.stdout.readline().split()]
+        assert len(started) == 2 and all(process.is_running() for process in started)
+        benchmark.terminate()
+        assert benchmark.wait(timeout=30) == 143
+    assert not any(process.is_running() for process in started)

@@ -123,13 +123,14 @@ def plot(title: str, speeds: Sequence[Speed], path: Path) -> None:
     axis = figure.subplots()
     batches = [each.batch for each in speeds]
     axis.plot(batches, [each.samples for each in speeds], "o-", color="tab:blue")
-    chosen = recommended(speeds)
+    chosen, best = recommended(speeds), max(each.samples for each in speeds)
     axis.axvline(chosen.batch, color="tab:orange", linestyle=":")
     axis.annotate(
-        f"{chosen.batch}: {100 * SATURATED:.0f} % of the best",
+        f"{chosen.batch}: {100 * chosen.samples / best:.0f} % of the best",
         (chosen.batch, 0),
-        (6, 8),
+        (-6, 8),  # To the left: the chosen batch is among the largest.
         textcoords="offset points",
+        ha="right",
         color="tab:orange",
         fontsize=9,
     )

@@ -72,15 +72,18 @@ def measure(
     Raises:
         TfdistError: A run failed or took too long.
     """
-    found = []
-    for size in SWEEPS[name]:
-        together = _run(size, transport, together=True)
-        alone = _run(size, transport, together=False)
-        cost = Cost(
-            together["step"], alone["step"], int(together["memory"]), int(together["grown"])
-        )
-        found.append((size, cost))
-        say(f"{name} {getattr(size, name):,}: {1e3 * cost.step:.3g} ms a step")
+    found: list[tuple[Size, Cost]] = []
+    try:
+        for size in SWEEPS[name]:
+            together = _run(size, transport, together=True)
+            alone = _run(size, transport, together=False)
+            cost = Cost(
+                together["step"], alone["step"], int(together["memory"]), int(together["grown"])
+            )
+            found.append((size, cost))
+            say(f"{name} {getattr(size, name):,}: {1e3 * cost.step:.3g} ms a step")
+    except KeyboardInterrupt:
+        say("interrupted; what was measured so far:")
     return found
 
 

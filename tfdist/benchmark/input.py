@@ -13,7 +13,7 @@ from tfdist.drawing import new_figure
 if TYPE_CHECKING:
     import tensorflow as tf
 
-    from tfdist.data.source import Source
+    from tfdist.data import Source
 
 # Elements of the first try.
 _FIRST = 32
@@ -173,8 +173,8 @@ def plot(title: str, stages: Sequence[Stage], need: float, path: Path) -> None:
     axis.invert_yaxis()
     axis.set_xscale("log")
     axis.margins(x=0.15)
-    axis.axvline(need, color="tab:orange", linestyle=":")
-    axis.annotate("needed", (need, -0.45), color="tab:orange", fontsize=9)
+    axis.axvline(need, color="tab:orange", linestyle=":", label=f"needed: {need:,.0f}")
+    axis.legend(frameon=False, loc="lower left", bbox_to_anchor=(0, 1), fontsize=9)
     axis.set_xlabel("examples a second, up to this stage")
-    axis.set_title(title, fontsize=10)
+    axis.set_title(title, fontsize=10, loc="right")
     figure.savefig(path, dpi=140)

@@ -74,25 +74,28 @@ def measure(
     Raises:
         TfdistError: A run failed or took too long.
     """
-    found = []
-    for count in workers:
-        alone, together = [], []
-        for _ in range(rounds):
-            alone.append(_run(count, model, together=False))
-            together.append(_run(count, model, together=True))
-        points = [(size, t) for each in together for size, t in each["all_reduces"]]
-        comparison = Comparison(
-            count,
-            statistics.median(each["step"] for each in alone),
-            fit_link(points, count) if count > 1 else None,
-            int(together[0]["gradient_bytes"]),
-            statistics.median(each["step"] for each in together),
-        )
-        found.append(comparison)
-        say(
-            f"{count} workers: predicted {1e3 * comparison.predicted.seconds:.4g} ms, measured "
-            f"{1e3 * comparison.measured:.4g} ms"
-        )
+    found: list[Comparison] = []
+    try:
+        for count in workers:
+            alone, together = [], []
+            for _ in range(rounds):
+                alone.append(_run(count, model, together=False))
+                together.append(_run(count, model, together=True))
+            points = [(size, t) for each in together for size, t in each["all_reduces"]]
+            comparison = Comparison(
+                count,
+                statistics.median(each["step"] for each in alone),
+                fit_link(points, count) if count > 1 else None,
+                int(together[0]["gradient_bytes"]),
+                statistics.median(each["step"] for each in together),
+            )
+            found.append(comparison)
+            say(
+                f"{count} workers: predicted {1e3 * comparison.predicted.seconds:.4g} ms, measured "
+                f"{1e3 * comparison.measured:.4g} ms"
+            )
+    except KeyboardInterrupt:
+        say("interrupted; what was measured so far:")
     return found
 
 

@@ -176,9 +176,15 @@ def plot(setting: Setting, points: Sequence[Point], path: Path) -> None:
     for point in points:
         label = f"{100 * point.efficiency(points[0]):.0f} %"
         speed.annotate(
-            label, (point.count, point.speed), (6, -12), textcoords="offset points", fontsize=9
+            label,
+            (point.count, point.speed),
+            (0, -16),
+            textcoords="offset points",
+            ha="center",
+            fontsize=9,
         )
     speed.set_xticks(counts)
+    speed.margins(x=0.1)
     speed.set_ylim(0)
     speed.set_xlabel(setting.of)
     speed.set_ylabel("samples a second")

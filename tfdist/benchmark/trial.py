@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib
 import os
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from tfdist.benchmark.peers.contenders import Contender
 from tfdist.benchmark.peers.hosts import LOOPBACK
 from tfdist.benchmark.peers.measure import run
 from tfdist.errors import ConfigError
+from tfdist.function_name import call_with, find_function
 from tfdist.runtime.memory import resident_bytes
 
 if TYPE_CHECKING:
     import keras
 
+_WHERE = "bench(--model)"
 _PATIENCE = 1800.0
 _CLASSES = 10
 # The models that need no function of the user's.
@@ -32,7 +32,8 @@ class Setting:
         batch: Examples a step: of each replica, or of all of them where `is_strong`.
         is_strong: Whether the global batch stays the same for every count.
         model: "resnet50", "small_cnn", or `module:function` of a function that returns a
-            compiled Keras model for images.
+            compiled Keras model for images; parameters `input_shape` and `classes` are given
+            where it has them.
         data: "synthetic" or a name for `tfdist.data.load`.
         image_size: Height and width of the images.
         warm_up: Steps before the clock starts.
@@ -177,19 +178,7 @@ def make_model(name: str, shape: tuple[int, int, int], classes: int) -> keras.Mo
         model = getattr(tfdist.models, name)(shape, classes)
         model.compile(keras.optimizers.SGD(0.01, momentum=0.9), "sparse_categorical_crossentropy")
         return model
-    model = _function(name)()
+    model = call_with(find_function(_WHERE, name), input_shape=shape, classes=classes)
     if not isinstance(model, keras.Model) or not model.compiled:
-        raise ConfigError(f"bench(--model): {name} returns no compiled keras.Model")
+        raise ConfigError(f"{_WHERE}: {name} returns no compiled keras.Model")
     return model
-
-
-def _function(name: str) -> Callable[[], Any]:
-    module, _, attribute = name.partition(":")
-    try:
-        found: Callable[[], Any] = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise ConfigError(
-            f"bench(--model): {name!r} is not found ({error}); give resnet50, small_cnn or "
-            "module:function"
-        ) from None
-    return found

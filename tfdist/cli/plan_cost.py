@@ -41,7 +41,7 @@ def add_options(parser: Parser) -> list[str]:
 
     add(
         "model",
-        "resnet50, small_cnn, one of keras.applications, or a saved .keras file",
+        "resnet50, small_cnn, of keras.applications, a saved .keras file, or module:function",
         metavar="NAME",
     )
     add("image_size", "height and width of the images (224, or the model's own)", type=int)
@@ -241,8 +241,9 @@ def _counted(values: dict[str, Any]) -> dict[str, Any]:
 
     model = named_model(values["model"], values["image_size"], values["classes"])
     count = count_operations(model)
-    shape = " x ".join(str(size) for size in model.input_shape[1:])
-    name = f"{values['model']}, {shape}"
+    shapes = [model.input_shape] if len(model.inputs) == 1 else model.input_shape
+    sizes = (" x ".join(str(size) for size in shape[1:]) for shape in shapes)
+    name = f"{values['model']}, {' and '.join(sizes)}"
     if count.uncounted:
         name += f"; not counted: {', '.join(count.uncounted)}"
     return {

@@ -14,6 +14,7 @@ from tfdist.cli.train_help import print_help
 from tfdist.cluster import Cluster
 from tfdist.collectives.transport_names import TRANSPORTS, WIRE_NAMES
 from tfdist.errors import ConfigError
+from tfdist.programs.options import PLACES, TrainOptions
 from tfdist.rendezvous.once import meet, wait_seconds
 from tfdist.runtime import process_one, sigterm
 from tfdist.runtime.lasting_output import outlast_readers
@@ -40,8 +41,9 @@ def define_flags() -> flags.FlagValues:
     waiting = "seconds to wait for the other tasks ($TFDIST_WAIT)"
     number("wait", wait_seconds(), waiting, 0.0, MOST_SECONDS, **on)
     on = {"flag_values": values, "module_name": "data"}
-    string("dataset", "digits", "digits, a TFDS name, folder:PATH or synthetic", **on)
+    string("dataset", "digits", "digits, of TFDS, folder:PATH, synthetic, or module:f", **on)
     string("data_dir", None, "the folder of TFDS's datasets", **on)
+    string("stage_dir", None, "a node's own disk, to copy the data to first", **on)
     number("validation_split", 0.0, "part of a folder's images to test on", 0.0, 1.0, **on)
     integer("image_size", None, "height and width, in pixels; the images' own", 8, 100_000, **on)
     boolean("augment", True, "augment as the dataset's recipe says", **on)
@@ -114,7 +116,6 @@ def main(argv: list[str]) -> int:
     prefer_onednn()
     start_tensorflow()
     from tfdist.programs import evaluator, train
-    from tfdist.programs.options import TrainOptions
 
     train_options = TrainOptions(**options)
     if cluster.task.type == "evaluator":
@@ -126,13 +127,9 @@ def main(argv: list[str]) -> int:
     return 0
 
 
-# Options that may differ between tasks: the folders of their files.
-_OWN = ("output_dir", "data_dir", "checkpoint_dir", "overwrite")
-
-
 def _job(options: dict[str, Any]) -> str:
     """Returns the options that must be the same in all tasks; folders may differ."""
-    return json.dumps({k: v for k, v in options.items() if k not in _OWN})
+    return json.dumps({k: v for k, v in options.items() if k not in PLACES})
 
 
 def parse(values: flags.FlagValues, argv: list[str]) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from tfdist.cluster.slurm_gpus import share_of_gpus
 from tfdist.cluster.spec import Jobs, check_index, check_jobs, check_role
 from tfdist.cluster.tf_config import parse_tf_config
 from tfdist.cluster.trainjob import is_trainjob, parse_trainjob, refuse_lone_index
+from tfdist.notebook import Rows
 from tfdist.validation import quote, reject
 
 
@@ -55,7 +56,7 @@ class Task:
 
 
 @dataclass(frozen=True)
-class Cluster:
+class Cluster(Rows):
     """The tasks of a cluster, and which of them this process is.
 
     Build one with `from_environment`, `from_tf_config` or `from_cluster_spec`.
@@ -256,3 +257,10 @@ class Cluster:
         """
         text = json.dumps(self.jobs, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
+
+    def _rows(self) -> list[tuple[str, str]]:
+        rows = [("source", self.source)] if self.source else []
+        for task in self.tasks or (self.task,):
+            own = ", this process" if task == self.task else ""
+            rows.append((str(task), f"{task.address or 'local'}{own}"))
+        return rows

@@ -10,8 +10,10 @@ Example:
 
 from __future__ import annotations
 
+from tfdist.data.examples import from_examples
+from tfdist.data.load import load
 from tfdist.data.pipeline import Pipeline
 from tfdist.data.recipe import Recipe
-from tfdist.data.source import Source, load
+from tfdist.data.source import Source
 
-__all__ = ["Pipeline", "Recipe", "Source", "load"]
+__all__ = ["Pipeline", "Recipe", "Source", "from_examples", "load"]

@@ -7,6 +7,7 @@ import re
 
 import tensorflow_datasets as tfds
 
+from tfdist.data.local_copy import copied
 from tfdist.data.prepare import default_data_dir, one_line, prepare
 from tfdist.data.splits import FileSplit, TfdsSplit
 from tfdist.errors import ConfigError
@@ -93,7 +94,10 @@ def _divide(whole: FileSplit, fraction: float) -> tuple[FileSplit, FileSplit]:
 
 
 def open_tfds(
-    name: str, data_dir: str | os.PathLike[str] | None, timeout: float
+    name: str,
+    data_dir: str | os.PathLike[str] | None,
+    timeout: float,
+    stage_dir: str | os.PathLike[str] | None = None,
 ) -> tuple[tfds.core.DatasetBuilder, TfdsSplit, TfdsSplit | None]:
     """Opens a data set of TFDS, preparing it if it is not there yet.
 
@@ -101,6 +105,7 @@ def open_tfds(
         name: Its name, with config and version where wanted.
         data_dir: Where it is kept; None for the default.
         timeout: Seconds to wait for another process that is preparing it.
+        stage_dir: A disk to read it from, where it is copied to first; None to read it where it is.
 
     Returns:
         The builder, the images to train on, and those to test on, if any.
@@ -134,6 +139,9 @@ def open_tfds(
     builder = prepare(
         make, bundled=bundled, num_shards=_DIGITS_SHARDS if bundled else None, timeout=timeout
     )
+    if stage_dir is not None and builder.info.splits:  # A mocked one has no files.
+        path = copied(os.fspath(builder.data_dir), os.fspath(stage_dir), timeout=timeout)
+        builder = tfds.builder_from_directory(path)
     splits = builder.info.splits
     if splits and "train" not in splits:
         raise ConfigError(

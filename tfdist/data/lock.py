@@ -18,7 +18,9 @@ _REPORT_SECONDS = 30.0
 
 
 @contextlib.contextmanager
-def exclusive(path: Path, *, task: str, timeout: float) -> Iterator[None]:
+def exclusive(
+    path: Path, *, task: str, timeout: float, option: str = "data_dir"
+) -> Iterator[None]:
     """Holds the lock file at `path`; one process at a time, others wait.
 
     The kernel releases it when its holder ends, however it ends. The file stays:
@@ -28,6 +30,7 @@ def exclusive(path: Path, *, task: str, timeout: float) -> Iterator[None]:
         path: the lock file; its folder is created.
         task: the dataset to prepare, as in "digits in /data", for messages.
         timeout: seconds to wait for another holder.
+        option: what names the folder, for messages.
 
     Raises:
         ConfigError: the file cannot be written or locked there.
@@ -38,11 +41,11 @@ def exclusive(path: Path, *, task: str, timeout: float) -> Iterator[None]:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
     except OSError as error:
         raise ConfigError(
-            f"data_dir: cannot write {path} ({error.strerror}); choose another data_dir "
-            "or set TFDIST_DATA_DIR"
+            f"{option}: cannot write {path} ({error.strerror}); choose another {option}"
+            f"{' or set TFDIST_DATA_DIR' if option == 'data_dir' else ''}"
         ) from error
     try:
-        _acquire(descriptor, path, task, timeout)
+        _acquire(descriptor, path, task, timeout, option)
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, f"pid {os.getpid()} on {socket.gethostname()}".encode(), 0)
         yield
@@ -50,7 +53,7 @@ def exclusive(path: Path, *, task: str, timeout: float) -> Iterator[None]:
         os.close(descriptor)
 
 
-def _acquire(descriptor: int, path: Path, task: str, timeout: float) -> None:
+def _acquire(descriptor: int, path: Path, task: str, timeout: float, option: str) -> None:
     start = time.monotonic()
     reported = start - _REPORT_SECONDS + 1  # the first report after a second
     while True:
@@ -61,7 +64,7 @@ def _acquire(descriptor: int, path: Path, task: str, timeout: float) -> None:
             pass
         except OSError as error:
             raise ConfigError(
-                f"data_dir: {path} cannot be locked ({error.strerror}); choose a data_dir on a "
+                f"{option}: {path} cannot be locked ({error.strerror}); choose a {option} on a "
                 "file system with locks"
             ) from error
         now = time.monotonic()

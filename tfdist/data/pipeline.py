@@ -10,7 +10,7 @@ import tensorflow as tf
 from tfdist.data import seeds
 from tfdist.data.augment import Transform
 from tfdist.data.sharding import Shard
-from tfdist.data.splits import FileSplit, IndexedSplit, TfdsSplit
+from tfdist.data.splits import FileSplit, IndexedSplit, StreamSplit
 from tfdist.errors import ConfigError
 
 # Encoded examples held to shuffle a stream: 0.5 GB of ImageNet's JPEGs.
@@ -238,7 +238,7 @@ class StreamPipeline(_ImagePipeline):
     order: the files are shuffled, then the examples in a buffer.
     """
 
-    def __init__(self, split: TfdsSplit, **kwargs: object) -> None:
+    def __init__(self, split: StreamSplit, **kwargs: object) -> None:
         super().__init__(num_examples=split.num_examples, **kwargs)  # type: ignore[arg-type]
         self._split = split
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import functools
+import abc
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -64,7 +64,67 @@ class FileSplit:
         return image, label
 
 
-class TfdsSplit:
+class StreamSplit(abc.ABC):
+    """Examples that are read in order, part by part; or kept in memory, decoded, by index.
+
+    Attributes:
+        num_examples: their number.
+    """
+
+    num_examples: int
+
+    def __init__(self) -> None:
+        self._tensors: tuple[tf.Tensor, tf.Tensor] | None = None
+
+    @property
+    @abc.abstractmethod
+    def decoded_bytes(self) -> int | None:
+        """Bytes of all decoded images together, None where their sizes vary."""
+
+    @abc.abstractmethod
+    def stream(self, start: int, stop: int, file_seed: int | None) -> tf.data.Dataset:
+        """Reads the examples `[start, stop)`, still encoded.
+
+        Args:
+            start: the first example.
+            stop: the one after the last.
+            file_seed: the seed of the order of files; None for their own order.
+
+        Returns:
+            (encoded image, int32 label) pairs; `decode` makes images of them.
+        """
+
+    def decode(self, image: tf.Tensor) -> tf.Tensor:
+        """Decodes one image of `stream`."""
+        return image
+
+    def fetch(self, index: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Returns the decoded image and its int32 label from memory.
+
+        The first call reads the whole split.
+        """
+        images, labels = self._eager_tensors()
+        return tf.gather(images, index), tf.gather(labels, index)
+
+    def _eager_tensors(self) -> tuple[tf.Tensor, tf.Tensor]:
+        # Made outside the graph once, so an epoch captures them and copies nothing. init_scope:
+        # the pipeline may be built inside a tf.function (as the parameter-server coordinator
+        # does), and reading is not part of its graph.
+        if self._tensors is None:
+            with tf.init_scope(), tf.device("CPU:0"):
+                images, labels = self._arrays()
+                self._tensors = tf.constant(images), tf.constant(labels)
+        return self._tensors
+
+    def _arrays(self) -> tuple[np.ndarray, np.ndarray]:
+        dataset = self.stream(0, self.num_examples, None)
+        dataset = dataset.map(lambda image, label: (self.decode(image), label), tf.data.AUTOTUNE)
+        parts = list(untuned(dataset.batch(1024)).as_numpy_iterator())
+        images, labels = zip(*parts, strict=True)
+        return np.concatenate(images), np.concatenate(labels)
+
+
+class TfdsSplit(StreamSplit):
     """One split of a prepared TFDS dataset with `image` and `label` features.
 
     Args:
@@ -73,10 +133,10 @@ class TfdsSplit:
     """
 
     def __init__(self, builder: tfds.core.DatasetBuilder, name: str) -> None:
+        super().__init__()
         self._builder = builder
         self._name = name
         self._image = builder.info.features["image"]
-        self._tensors: tuple[tf.Tensor, tf.Tensor] | None = None
         self._sized = name in builder.info.splits
         if self._sized:
             self.num_examples = int(builder.info.splits[name].num_examples)
@@ -91,37 +151,6 @@ class TfdsSplit:
             return None
         pixels = int(np.prod(self._image.shape))
         return self.num_examples * pixels * np.dtype(self._image.np_dtype).itemsize
-
-    # In memory -----------------------------------------------------------
-
-    @functools.cached_property
-    def _arrays(self) -> tuple[np.ndarray, np.ndarray]:
-        # init_scope: the pipeline may be built inside a tf.function (as the
-        # parameter-server coordinator does), and reading is not part of its graph.
-        with tf.init_scope(), tf.device("CPU:0"):
-            dataset = self._raw(self._name, None).map(self._decode, tf.data.AUTOTUNE).batch(1024)
-            parts = list(untuned(dataset).as_numpy_iterator())
-        images, labels = zip(*parts, strict=True)
-        return np.concatenate(images), np.concatenate(labels)
-
-    def fetch(self, index: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Returns the decoded image and its int32 label from memory.
-
-        The first call reads the whole split.
-        """
-        images, labels = self._eager_tensors()
-        return tf.gather(images, index), tf.gather(labels, index)
-
-    def _eager_tensors(self) -> tuple[tf.Tensor, tf.Tensor]:
-        # Made outside the graph once, so an epoch captures them and copies nothing.
-        if self._tensors is None:
-            with tf.init_scope(), tf.device("CPU:0"):
-                images, labels = self._arrays
-                self._tensors = tf.constant(images), tf.constant(labels)
-            del self.__dict__["_arrays"]
-        return self._tensors
-
-    # As a stream ---------------------------------------------------------
 
     def stream(self, start: int, stop: int, file_seed: int | None) -> tf.data.Dataset:
         """Reads the examples `[start, stop)`, still encoded, and only the files they are in.
@@ -142,9 +171,6 @@ class TfdsSplit:
     def decode(self, image: tf.Tensor) -> tf.Tensor:
         """Decodes one image of `stream`."""
         return self._image.decode_example(image)
-
-    def _decode(self, image: tf.Tensor, label: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        return self.decode(image), label
 
     def _raw(self, part: Any, file_seed: int | None) -> tf.data.Dataset:
         options = tf.data.Options()

@@ -7,11 +7,11 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist.data.augment import Transform
-from tfdist.data.splits import FileSplit, TfdsSplit
+from tfdist.data.splits import FileSplit, IndexedSplit, StreamSplit
 
 
 def stages(
-    split: TfdsSplit | FileSplit, transform: Transform, *, in_memory: bool, augments: bool
+    split: IndexedSplit, transform: Transform, *, in_memory: bool, augments: bool
 ) -> dict[str, tf.data.Dataset]:
     """Returns examples without end as they are after each stage, by its name.
 
@@ -21,20 +21,21 @@ def stages(
         in_memory: Whether decoded images are kept in memory, which leaves out reading and decoding.
         augments: Whether images are augmented.
     """
-    if in_memory:
-        made = {"memory": _rows(split).map(split.fetch, tf.data.AUTOTUNE)}
-    elif isinstance(split, FileSplit):
+    if isinstance(split, FileSplit):
         made = {
             "read": _rows(split).map(split.read, tf.data.AUTOTUNE),
             "decode": _rows(split).map(split.fetch, tf.data.AUTOTUNE),
         }
+    elif in_memory or not isinstance(split, StreamSplit):
+        made = {"memory": _rows(split).map(split.fetch, tf.data.AUTOTUNE)}
     else:
         encoded = split.stream(0, split.num_examples, None).repeat()
+        decode = split.decode
 
-        def decode(image: Any, label: Any) -> Any:
-            return split.decode(image), label
+        def decoded_example(image: Any, label: Any) -> Any:
+            return decode(image), label
 
-        made = {"read": encoded, "decode": encoded.map(decode, tf.data.AUTOTUNE)}
+        made = {"read": encoded, "decode": encoded.map(decoded_example, tf.data.AUTOTUNE)}
     *_, decoded = made.values()
 
     def prepare(number: tf.Tensor, example: Any) -> Any:
@@ -46,5 +47,5 @@ def stages(
     return made
 
 
-def _rows(split: TfdsSplit | FileSplit) -> tf.data.Dataset:
+def _rows(split: IndexedSplit) -> tf.data.Dataset:
     return tf.data.Dataset.range(split.num_examples).repeat()

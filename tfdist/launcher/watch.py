@@ -15,11 +15,10 @@ from tfdist.launcher.process import TaskProcess
 from tfdist.launcher.stalls import Sign
 from tfdist.launcher.steps import StepTimes
 from tfdist.runtime import heartbeat
+from tfdist.runtime.own_time import OwnTime
 
 # Seconds for stacks to arrive through the pipe before they are evaluated.
 _STACK_SECONDS = 0.8
-# A longer time between two checks means that this process, and maybe all tasks, did not run.
-_LONGEST_LOOK = 2.0
 _WORK = ("serving", "training", "evaluating", "predicting", "saving", "done")
 
 
@@ -59,7 +58,7 @@ class Watch:
         self._limit = limit
         self._folder = _private_folder()
         self._seen: dict[str, _Seen] = {}
-        self._looked: float | None = None
+        self._clock = OwnTime()
         self._judge_at: float | None = None
 
     def close(self) -> None:
@@ -91,8 +90,7 @@ class Watch:
 
     def look(self, running: Mapping[str, TaskProcess], now: float) -> list[Stall]:
         """Checks all tasks; returns those that have stalled."""
-        passed = 0.0 if self._looked is None else min(now - self._looked, _LONGEST_LOOK)
-        self._looked = now
+        passed = self._clock.passed()
         for name, process in running.items():
             self._take_in(name, process, passed)
         if not self._limit or self.is_blind:

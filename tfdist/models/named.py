@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
 import inspect
-import os
-import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import keras
 
 from tfdist.errors import ConfigError
+from tfdist.function_name import call_with, find_function
 from tfdist.models.resnet import resnet50
 from tfdist.models.small import small_cnn
 from tfdist.validation import did_you_mean, quote
 
 _OWN = {"resnet50": resnet50, "small_cnn": small_cnn}
 _PLAN = "plan(--model)"
+# ImageNet's, for a function that asks for them.
+_USUAL_SHAPE, _USUAL_CLASSES = (224, 224, 3), 1000
 
 
 def named_model(
@@ -33,7 +32,7 @@ def named_model(
 
     Args:
         name: `resnet50`, `small_cnn`, the name of a model of keras.applications such as
-            `ResNet101`, or the path of a file that Keras saved.
+            `ResNet101`, the path of a file that Keras saved, or `package.module:function`.
         shape: Of its input, or height and width alone; its own by default.
         classes: Its classes; its own by default.
         where: What is given, for messages.
@@ -48,6 +47,9 @@ def named_model(
     """
     if name.endswith(".keras"):
         return _saved(name, shape, classes, where)
+    if ":" in name:
+        sides = (shape, shape, 3) if isinstance(shape, int) else shape
+        return _of_function(where, name, sides or _USUAL_SHAPE, classes or _USUAL_CLASSES)
     build: Any = _OWN.get(name) or _of_keras(name, where)
     given: dict[str, Any] = {} if classes is None else {"classes": classes}
     if isinstance(shape, int):
@@ -69,44 +71,18 @@ def named_model(
         ) from None
 
 
-def of_function(where: str, name: str, shape: tuple[int, int, int], classes: int) -> keras.Model:
+def _of_function(where: str, name: str, shape: tuple[int, int, int], classes: int) -> keras.Model:
     """Returns the model that a function of the user's makes.
 
-    Args:
-        where: What is given, for messages.
-        name: `package.module:function`; modules are also looked for in the working directory.
-        shape: Of an image; for a function that has a parameter `input_shape`.
-        classes: For one that has a parameter `classes`.
-
-    Raises:
-        ConfigError: There is no such function, or what it returns is no model.
+    It gets the shape of an image and the number of classes where it has parameters of the names
+    `input_shape` and `classes`.
     """
-    function = _function(where, name)
-    asked = inspect.signature(function).parameters
-    known = {"input_shape": shape, "classes": classes}
-    model = function(**{key: value for key, value in known.items() if key in asked})
+    model = call_with(find_function(where, name), input_shape=shape, classes=classes)
     if not isinstance(model, keras.Model):
         raise ConfigError(
             f"{where}: {quote(name)} returns {type(model).__name__}; allowed: a keras.Model"
         )
     return model
-
-
-def _function(where: str, name: str) -> Callable[..., Any]:
-    module, _, attribute = name.partition(":")
-    # The installed command does not look there by itself, as `python -m` does.
-    if os.getcwd() not in sys.path and "" not in sys.path:
-        sys.path.insert(0, os.getcwd())
-    try:
-        found = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise ConfigError(
-            f"{where}: {quote(name)} is not found ({error}); give package.module:function"
-        ) from None
-    if not callable(found):
-        raise ConfigError(f"{where}: {quote(name)} is no function; give package.module:function")
-    made: Callable[..., Any] = found
-    return made
 
 
 def _of_keras(name: str, where: str) -> Any:

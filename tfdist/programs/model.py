@@ -8,7 +8,7 @@ import keras
 
 from tfdist import data, models
 from tfdist.errors import ConfigError
-from tfdist.models.named import named_model, of_function
+from tfdist.models.named import named_model
 from tfdist.programs.options import TrainOptions
 from tfdist.scaling.plan import Plan
 from tfdist.validation import quote
@@ -57,10 +57,7 @@ def _model(options: TrainOptions, source: data.Source) -> keras.Model:
             f"train(--synchronized-batch-norm): given beside --model {options.model}, which has "
             "layers of its own; allowed beside resnet50 and small_cnn"
         )
-    if ":" in options.model:
-        model = of_function(_WHERE, options.model, source.image_shape, source.num_classes)
-    else:
-        model = named_model(options.model, source.image_shape, source.num_classes, where=_WHERE)
+    model = named_model(options.model, source.image_shape, source.num_classes, where=_WHERE)
     if model.compiled:
         _check_nothing_is_lost(options)
     shape = model.output_shape

@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 
 # Options that say where files are; tasks may have their own, and a run has the same results.
-PLACES = ("output_dir", "data_dir", "checkpoint_dir", "overwrite")
+PLACES = ("output_dir", "data_dir", "stage_dir", "checkpoint_dir", "overwrite")
 _SMOKE_STEPS = 3
 
 
@@ -22,6 +22,7 @@ class TrainOptions:
     virtual_devices: int = 0
     dataset: str = "digits"
     data_dir: str | None = None
+    stage_dir: str | None = None
     validation_split: float = 0.0
     model: str = "resnet50"
     image_size: int | None = None

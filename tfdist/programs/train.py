@@ -148,6 +148,7 @@ def open_source(options: TrainOptions) -> data.Source:
     source = data.load(
         options.dataset,
         data_dir=options.data_dir,
+        stage_dir=options.stage_dir,
         image_size=size,
         channels=3,
         seed=options.seed,

@@ -7,6 +7,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from tfdist.errors import ConfigError
+from tfdist.notebook import Rows
 from tfdist.scaling.rules import RULES, RateCurve
 
 if TYPE_CHECKING:
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Plan:
+class Plan(Rows):
     """The batch sizes, steps and learning rates of a run. Made by `scale`.
 
     A step is one update of the weights. Without accumulation it is also one

@@ -19,6 +19,7 @@ from tfdist.training import csv_log
 from tfdist.training.agreement.together import Agreement, agreeing
 from tfdist.training.callbacks import callback_list, history_of
 from tfdist.training.checkpoint.position import Position
+from tfdist.training.description import Described
 from tfdist.training.epoch_runner import evaluate, predict, train_epoch
 from tfdist.training.feeds import Feeds, validation_is_due
 from tfdist.training.input.feed import AnyFeed
@@ -34,7 +35,7 @@ from tfdist.training.stop_training import StopTraining
 from tfdist.training.timing import EpochTiming
 
 
-class Trainer:
+class Trainer(Described):
     """Trains a compiled Keras 3 model under the strategy it was made in.
 
     Takes Keras' own arguments and returns Keras' own results. Every worker of a

@@ -6,13 +6,14 @@ import contextlib
 import dataclasses
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NoReturn
 
 from tfdist.benchmark.peers.contenders import Comparison, Contender
 from tfdist.benchmark.peers.environments import python_of
@@ -75,6 +76,8 @@ def measure(
 
     Raises:
         TfdistError: A run failed or took too long.
+        KeyboardInterrupt: It was interrupted before anything was measured; later, what there is by
+            then is returned.
     """
     length = length or LENGTHS[comparison.model]
     speeds: dict[str, list[float]] = {each.name: [] for each in comparison.contenders}
@@ -85,23 +88,28 @@ def measure(
     if link is not None and not has_delays():
         say(f"{comparison.name}: this kernel has no sch_netem: {link.rate}, and no delay")
     with contextlib.nullcontext([LOOPBACK]) if link is None else two_hosts(link) as hosts:
-        for number in range(pairs):
-            # The other way round every second time: what slows a machine down cancels out.
-            order = comparison.contenders[:: 1 if number % 2 == 0 else -1]
-            for each in order:
-                python = pythons[each.environment]
-                work = {
-                    "program": each.program,
-                    "model": comparison.model,
-                    "optimizer": comparison.optimizer,
-                    "warm_up": length.warm_up,
-                    "steps": length.steps,
-                    "options": dict(each.options),
-                }
-                seconds = float(run(each, work, python, patience, hosts)["seconds"])
-                speeds[each.name].append(length.steps / seconds)
-                round_of = f"{comparison.name} {number + 1}/{pairs}"
-                say(f"{round_of}  {each.name}: {length.steps / seconds:.4g} steps/s")
+        try:
+            for number in range(pairs):
+                # The other way round every second time: what slows a machine down cancels out.
+                for each in comparison.contenders[:: 1 if number % 2 == 0 else -1]:
+                    work = {
+                        "program": each.program,
+                        "model": comparison.model,
+                        "optimizer": comparison.optimizer,
+                        "warm_up": length.warm_up,
+                        "steps": length.steps,
+                        "options": dict(each.options),
+                    }
+                    python = pythons[each.environment]
+                    seconds = float(run(each, work, python, patience, hosts)["seconds"])
+                    speeds[each.name].append(length.steps / seconds)
+                    round_of = f"{comparison.name} {number + 1}/{pairs}"
+                    say(f"{round_of}  {each.name}: {length.steps / seconds:.4g} steps/s")
+        except KeyboardInterrupt:
+            if not any(speeds.values()):
+                raise
+            say("interrupted; what was measured so far:")
+            speeds = {name: values for name, values in speeds.items() if values}
     return speeds
 
 
@@ -162,6 +170,7 @@ def started(
         if contender.environment in _PROGRAMS:
             command[1:3] = [str(_HERE / _PROGRAMS[contender.environment])]
         processes: dict[str, subprocess.Popen[bytes]] = {}
+        before = signal.signal(signal.SIGTERM, _exit)
         try:
             for task, environment, own, host in _tasks(contender, hosts, cores):
                 with (folder / f"{task}.log").open("wb") as log:
@@ -171,6 +180,12 @@ def started(
             for process in processes.values():
                 process.kill()
                 process.wait()
+            signal.signal(signal.SIGTERM, before)
+
+
+def _exit(number: int, frame: object) -> NoReturn:
+    """Ends this process and, on the way, those that it has started."""
+    raise SystemExit(128 + number)
 
 
 def _tasks(

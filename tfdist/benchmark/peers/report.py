@@ -17,17 +17,18 @@ def table(comparison: Comparison, speeds: Speeds) -> str:
 
     Args:
         comparison: What was compared.
-        speeds: Steps a second of each round, by the contender's name.
+        speeds: Steps a second of each round, by the contender's name; fewer rounds of some where
+            it was interrupted.
     """
-    first = speeds[comparison.contenders[0].name]
+    first = next(iter(speeds.values()))
     width = max(len(name) for name in speeds)
-    rounds = len(first)
+    rounds = max(map(len, speeds.values()))
     lines = [
         f"{comparison.title} ({rounds} alternated rounds)",
         f"{'':<{width}}  {comparison.unit + '/s':>10}  {'lowest':>8}  {'highest':>8}  {'ratio':>6}",
     ]
     for name, values in speeds.items():
-        ratio = statistics.median(a / b for a, b in zip(values, first, strict=True))
+        ratio = statistics.median(a / b for a, b in zip(values, first, strict=False))
         many = [value * comparison.units for value in values]
         lines.append(
             f"{name:<{width}}  {statistics.median(many):>10.4g}  {min(many):>8.4g}  "

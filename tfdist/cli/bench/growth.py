@@ -35,4 +35,6 @@ def main(argv: list[str]) -> int:
     for name in options.only:
         costs = growth.measure(name, transport=options.transport, say=say)
         say(f"\n{growth.table(name, costs)}\n")
+        if len(costs) < len(growth.SWEEPS[name]):
+            break  # It was interrupted.
     return 0

@@ -24,12 +24,20 @@ def main(argv: list[str]) -> int:
         "tfdist bench peers",
         "Time tfdist beside its peers, in alternated rounds. Makes their Python environments "
         "where they are not there yet.",
-        examples=("tfdist bench peers --only two_workers --pairs 1",),
+        examples=(
+            "tfdist bench peers --pairs 5",
+            "tfdist bench peers --only all --pairs 5 --plot peers.png",
+        ),
     )
     parser.add_argument(
-        "--only", nargs="+", choices=names, default=names, help="comparisons (all)", metavar="NAME"
+        "--only",
+        nargs="+",
+        choices=["all", *names],
+        default=["two_workers"],
+        help=f"all, or of {', '.join(names)} (two_workers)",
+        metavar="NAME",
     )
-    parser.add_argument("--pairs", type=count, default=5, help="rounds (5)")
+    parser.add_argument("--pairs", type=count, default=1, help="rounds, of minutes each (1)")
     parser.add_argument(
         "--environments",
         metavar="DIR",
@@ -39,14 +47,17 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--json", type=output, metavar="FILE", help="also write the speeds")
     parser.add_argument("--plot", type=picture, metavar="FILE", help="also draw them, as a PNG")
     options = parser.parse_args(argv)
-    chosen = [each for each in COMPARISONS if each.name in options.only]
+    chosen = [each for each in COMPARISONS if {each.name, "all"} & {*options.only}]
     measured = {}
     for comparison in chosen:
         folder = pathlib.Path(options.environments)
-        measured[comparison.name] = measure.measure(comparison, options.pairs, folder, say=say)
-        say(f"\n{report.table(comparison, measured[comparison.name])}\n")
+        speeds = measure.measure(comparison, options.pairs, folder, say=say)
+        measured[comparison.name] = speeds
+        say(f"\n{report.table(comparison, speeds)}\n")
         if options.json:
             write_json(options.json, measured)
+        if sum(map(len, speeds.values())) < options.pairs * len(comparison.contenders):
+            break  # It was interrupted.
     if options.plot:
-        report.plot(measured, chosen, options.plot)
+        report.plot(measured, [each for each in chosen if each.name in measured], options.plot)
     return 0

@@ -33,7 +33,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument(
         "--model", choices=("resnet50", "small"), default="resnet50", help="model (resnet50)"
     )
-    parser.add_argument("--rounds", type=count, default=3, help="rounds, alternated (3)")
+    parser.add_argument("--rounds", type=count, default=1, help="rounds, alternated (1)")
     options = parser.parse_args(argv)
     prediction.checked(options.workers, options.rounds)
     say(hardware.line(hardware.describe()))

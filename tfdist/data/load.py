@@ -1,0 +1,150 @@
+"""Opens a dataset by name."""
+
+from __future__ import annotations
+
+import os
+
+from tfdist.data.builders import open_folder, open_tfds
+from tfdist.data.examples import checked_size, from_function
+from tfdist.data.local_copy import copied
+from tfdist.data.recipe import Recipe, recipe_for
+from tfdist.data.source import Source
+from tfdist.data.splits import FileSplit, TfdsSplit
+from tfdist.errors import ConfigError
+from tfdist.function_name import is_function_name
+from tfdist.validation import quote
+
+_FOLDER = "folder:"
+# What stands before a colon and is no module: tfdist's own, and the namespaces of TFDS.
+_NO_MODULES = ("folder", "huggingface", "kubric", "robotics")
+
+
+def load(
+    name: str,
+    *,
+    data_dir: str | os.PathLike[str] | None = None,
+    image_size: int | tuple[int, int] | None = None,
+    channels: int | None = None,
+    recipe: Recipe | None = None,
+    seed: int = 0,
+    validation_split: float = 0.0,
+    num_classes: int | None = None,
+    num_examples: int | None = None,
+    prepare_timeout: float = 3600.0,
+    stage_dir: str | os.PathLike[str] | None = None,
+) -> Source:
+    """Opens a dataset, preparing it on disk if it is not there yet.
+
+    Any number of processes may call it at once: one per machine prepares, the others wait.
+
+    Args:
+        name: one of
+            `digits`, the 1,797 bundled UCI digits (needs no network);
+            any TFDS dataset with `image` and `label`, with config and version where
+            wanted, as in `cifar10`, `imagenet2012:5.1.0`, `cifar10_corrupted/fog_3`;
+            `folder:PATH`, images in `PATH/<split>/<class>/`;
+            `package.module:function`, a function of yours that returns a `Source`, or pairs of
+            images and labels to train and to test on as `keras.datasets.cifar10:load_data` does;
+            `synthetic`, random images for benchmarks.
+        data_dir: where TFDS keeps its datasets. None: $TFDIST_DATA_DIR, else
+            $TFDS_DATA_DIR, else `~/tensorflow_datasets`.
+        image_size: side, or height and width, to resize to. None: the dataset's own, or
+            224 where that varies.
+        channels: 1 or 3 to make images grey or RGB. None: the dataset's own.
+        recipe: augmentation and normalisation. None: the usual one for the dataset.
+        seed: the seed of order and augmentation of every epoch.
+        validation_split: fraction of the images of a folder without a test split to test on.
+        num_classes: classes of `synthetic` (1,000 by default); not for others.
+        num_examples: examples per split of `synthetic` (10,240 by default); not for others.
+        prepare_timeout: seconds to wait for another process that is preparing.
+        stage_dir: a folder on this machine's own disk to read the files from; one of its
+            processes copies them there first. Not for `synthetic` and functions.
+
+    Raises:
+        ConfigError: there is no such dataset or folder, it cannot be prepared (no network),
+            it is not one of labelled images, or an argument is out of range.
+        PeerError: another process was still preparing after `prepare_timeout` seconds.
+
+    Example:
+        >>> source = tfdist.data.load("synthetic", image_size=32, num_examples=1000)
+        >>> images, labels = next(iter(source.train(global_batch=64)()))
+        >>> images.shape
+        TensorShape([64, 32, 32, 3])
+    """
+    if not isinstance(seed, int) or seed < 0:
+        raise ConfigError(f"seed: {seed!r} is not allowed; give an integer of 0 or more")
+    if channels not in (None, 1, 3):
+        raise ConfigError(f"channels: {channels!r} is not allowed; give 1 or 3")
+    size = checked_size(image_size)
+    if validation_split and not name.startswith(_FOLDER):
+        raise ConfigError(
+            f"validation_split: {validation_split:g} is given with {name}; allowed: with "
+            "folder:PATH"
+        )
+    own = is_function_name(name) and name.partition(":")[0] not in _NO_MODULES
+    if stage_dir is not None and (own or name == "synthetic"):
+        raise ConfigError(f"stage_dir: {quote(str(stage_dir))} is given with {name}, which has no "
+            "files; leave it out")
+    if own:
+        _refuse_counts(name, num_classes, num_examples)
+        return from_function(
+            name, image_size=size, channels=channels, recipe=recipe, seed=seed
+        )
+    if name == "synthetic":
+        height, width = size or (224, 224)
+        count = _positive("num_examples", num_examples, 10_240)
+        classes = _positive("num_classes", num_classes, 1000)
+        return Source(
+            name=name,
+            num_classes=classes,
+            class_names=tuple(str(label) for label in range(classes)),
+            image_shape=(height, width, channels or 3),
+            num_train=count,
+            num_test=count,
+            recipe=recipe or Recipe(crop="none", flip=False),
+            seed=seed,
+        )
+    _refuse_counts(name, num_classes, num_examples)
+    train: TfdsSplit | FileSplit
+    test: TfdsSplit | FileSplit | None
+    if name.startswith(_FOLDER):
+        path = os.path.expanduser(name.removeprefix(_FOLDER))
+        if stage_dir is not None and os.path.isdir(path):
+            path = copied(path, os.fspath(stage_dir), timeout=prepare_timeout)
+        builder, train, test = open_folder(path, validation_split)
+        full_name = name
+    else:
+        builder, train, test = open_tfds(name, data_dir, prepare_timeout, stage_dir)
+        full_name = builder.info.full_name
+    height, width, depth = builder.info.features["image"].shape
+    recipe = recipe or recipe_for(builder.name, (height, width, depth))
+    if size is None:
+        fixed = height is not None and width is not None
+        size = (height, width) if fixed else (recipe.default_size, recipe.default_size)
+    label = builder.info.features["label"]
+    return Source(
+        name=full_name,
+        num_classes=label.num_classes,
+        class_names=tuple(label.names),
+        image_shape=(*size, channels or (1 if depth == 1 else 3)),
+        num_train=train.num_examples,
+        num_test=test.num_examples if test else 0,
+        recipe=recipe,
+        seed=seed,
+        _train=train,
+        _test=test,
+    )
+
+
+def _refuse_counts(name: str, num_classes: int | None, num_examples: int | None) -> None:
+    for argument, value in (("num_classes", num_classes), ("num_examples", num_examples)):
+        if value is not None:
+            raise ConfigError(f"{argument}: {name} has its own; only synthetic takes one")
+
+
+def _positive(argument: str, value: int | None, default: int) -> int:
+    if value is None:
+        return default
+    if not isinstance(value, int) or value < 1:
+        raise ConfigError(f"{argument}: {value!r} is not allowed; give 1 or more")
+    return value

@@ -1,0 +1,53 @@
+"""Finds a function of the user's by its name, `package.module:function`, and calls it."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import os
+import re
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from tfdist.errors import ConfigError
+from tfdist.validation import quote
+
+_NAME = re.compile(r"[^\W\d][\w.]*:[^\W\d]\w*")
+
+
+def is_function_name(name: str) -> bool:
+    """Returns whether a name has the form `package.module:function`."""
+    return _NAME.fullmatch(name) is not None
+
+
+def find_function(where: str, name: str) -> Callable[..., Any]:
+    """Imports a function; modules are also looked for in the working directory.
+
+    Args:
+        where: What is given, for messages.
+        name: `package.module:function`.
+
+    Raises:
+        ConfigError: There is none of that name.
+    """
+    module, _, attribute = name.partition(":")
+    # The installed command does not look there by itself, as `python -m` does.
+    if os.getcwd() not in sys.path and "" not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        found = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigError(
+            f"{where}: {quote(name)} is not found ({error}); give package.module:function"
+        ) from None
+    if not callable(found):
+        raise ConfigError(f"{where}: {quote(name)} is no function; give package.module:function")
+    made: Callable[..., Any] = found
+    return made
+
+
+def call_with(function: Callable[..., Any], **known: Any) -> Any:
+    """Calls a function with those of the arguments for which it has a parameter."""
+    asked = inspect.signature(function).parameters
+    return function(**{name: value for name, value in known.items() if name in asked})
