@@ -47,7 +47,25 @@ def find_function(where: str, name: str) -> Callable[..., Any]:
     return made
 
 
-def call_with(function: Callable[..., Any], **known: Any) -> Any:
-    """Calls a function with those of the arguments for which it has a parameter."""
-    asked = inspect.signature(function).parameters
-    return function(**{name: value for name, value in known.items() if name in asked})
+def call_function(where: str, name: str, **known: Any) -> Any:
+    """Calls the function of a name with those of the arguments for which it has a parameter.
+
+    Args:
+        where: What is given, for messages.
+        name: `package.module:function`.
+        known: The arguments that it can have.
+
+    Raises:
+        ConfigError: There is no such function, or it needs other arguments.
+    """
+    function = find_function(where, name)
+    try:
+        signature = inspect.signature(function)
+        asked = {key: value for key, value in known.items() if key in signature.parameters}
+        signature.bind(**asked)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(
+            f"{where}: {quote(name)} cannot be called ({error}); allowed parameters without a "
+            f"default: {', '.join(known)}"
+        ) from None
+    return function(**asked)

@@ -161,6 +161,32 @@ def test_a_smoke_run_tries_everything_and_leaves_nothing(devices, tmp_path, monk
     assert summary.model_path is None
 
 
+OWN_DATA = """
+import numpy as np
+
+def data():
+    draw = np.random.default_rng(0)
+    labels = draw.integers(0, 3, 192)
+    images = (draw.integers(0, 80, (192, 8, 8)) + 80 * labels[:, None, None]).astype("uint8")
+    return (images[:128], labels[:128]), (images[128:], labels[128:])
+"""
+
+
+def test_data_of_a_function_is_trained_on_and_evaluated(devices, tmp_path, monkeypatch):
+    from tfdist.programs import inference
+    from tfdist.programs import train as run
+
+    (tmp_path / "own_data_of_a_test.py").write_text(OWN_DATA)
+    monkeypatch.chdir(tmp_path)
+    options = settings(tmp_path / "run") | {"dataset": "own_data_of_a_test:data", "epochs": 9}
+    summary = run.train(Cluster.local(), run.TrainOptions(**options))
+    assert summary.dataset == "own_data_of_a_test:data"
+    assert summary.metrics["val_accuracy"] > 0.9
+    found = inference.evaluate(str(tmp_path / "run"), None, None, 32)
+    assert found["accuracy"] == pytest.approx(summary.metrics["val_accuracy"], abs=1e-6)
+    assert found["loss"] == pytest.approx(summary.metrics["val_loss"], rel=1e-4)
+
+
 def test_an_output_directory_that_cannot_be_written_is_refused_first(tmp_path):
     from tfdist.programs import train as run
 

@@ -10,7 +10,7 @@ from tfdist.benchmark.peers.contenders import Contender
 from tfdist.benchmark.peers.hosts import LOOPBACK
 from tfdist.benchmark.peers.measure import run
 from tfdist.errors import ConfigError
-from tfdist.function_name import call_with, find_function
+from tfdist.function_name import call_function
 from tfdist.runtime.memory import resident_bytes
 
 if TYPE_CHECKING:
@@ -178,7 +178,7 @@ def make_model(name: str, shape: tuple[int, int, int], classes: int) -> keras.Mo
         model = getattr(tfdist.models, name)(shape, classes)
         model.compile(keras.optimizers.SGD(0.01, momentum=0.9), "sparse_categorical_crossentropy")
         return model
-    model = call_with(find_function(_WHERE, name), input_shape=shape, classes=classes)
+    model = call_function(_WHERE, name, input_shape=shape, classes=classes)
     if not isinstance(model, keras.Model) or not model.compiled:
         raise ConfigError(f"{_WHERE}: {name} returns no compiled keras.Model")
     return model

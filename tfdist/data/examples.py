@@ -13,7 +13,7 @@ from tfdist.data.recipe import Recipe, recipe_for
 from tfdist.data.source import Source
 from tfdist.data.splits import IndexedSplit, StreamSplit
 from tfdist.errors import ConfigError
-from tfdist.function_name import call_with, find_function
+from tfdist.function_name import call_function
 from tfdist.validation import kind, quote
 
 _WHERE = "from_examples"
@@ -118,10 +118,8 @@ def from_function(
     Raises:
         ConfigError: there is no such function, or it returns something else.
     """
-    function = find_function("dataset", name)
-    made = call_with(
-        function, image_size=image_size, channels=channels, recipe=recipe, seed=seed
-    )
+    options = {"image_size": image_size, "channels": channels, "recipe": recipe, "seed": seed}
+    made = call_function("dataset", name, **options)
     if isinstance(made, tuple | list) and len(made) == 2:
         made = from_examples(made[0], made[1], name=name)
     if not isinstance(made, Source):

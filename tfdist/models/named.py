@@ -10,7 +10,7 @@ from typing import Any
 import keras
 
 from tfdist.errors import ConfigError
-from tfdist.function_name import call_with, find_function
+from tfdist.function_name import call_function
 from tfdist.models.resnet import resnet50
 from tfdist.models.small import small_cnn
 from tfdist.validation import did_you_mean, quote
@@ -77,7 +77,7 @@ def _of_function(where: str, name: str, shape: tuple[int, int, int], classes: in
     It gets the shape of an image and the number of classes where it has parameters of the names
     `input_shape` and `classes`.
     """
-    model = call_with(find_function(where, name), input_shape=shape, classes=classes)
+    model = call_function(where, name, input_shape=shape, classes=classes)
     if not isinstance(model, keras.Model):
         raise ConfigError(
             f"{where}: {quote(name)} returns {type(model).__name__}; allowed: a keras.Model"
