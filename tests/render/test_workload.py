@@ -16,6 +16,7 @@ from .jobs import workload
         ({"namespace": "a_b"}, "render(--namespace): 'a_b'"),
         ({"image": "two words"}, "render(--image): "),
         ({"command": []}, "render: no command given; add '-- COMMAND'"),
+        ({"command": ["tfdist", "train", "--overwrite"]}, "render: the command has --overwrite"),
         ({"workers": 0}, "render(--workers): 0 is below 1"),
         ({"cpus": "many"}, "render(--cpus): 'many'"),
         ({"memory": "8 GB"}, "render(--memory): '8 GB'"),

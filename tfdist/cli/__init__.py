@@ -7,7 +7,7 @@ import importlib
 import sys
 
 from tfdist import __version__
-from tfdist.cli.arguments import examples_text
+from tfdist.cli.arguments import listing
 from tfdist.errors import (
     EXIT_DONE,
     EXIT_INTERRUPTED,
@@ -37,8 +37,6 @@ COMMANDS = {
     "task": ("tfdist.cli.task", "run a command in srun, whose exit code srun then gives"),
     "env": ("tfdist.cli.env", "show versions, devices and environment variables"),
 }
-
-
 _EXAMPLES = (
     "tfdist train --epochs 3 --output-dir runs/digits",
     "tfdist launch --workers 2 tfdist train --strategy multi_worker_mirrored",
@@ -79,7 +77,8 @@ def main(argv: list[str] | None = None) -> int:
 
 def _run(args: list[str]) -> int:
     if args and args[0] in ("-h", "--help"):
-        print(_usage())
+        names = {name: text for name, (_, text) in COMMANDS.items()}
+        print(listing("tfdist", "COMMAND", "[ARGUMENTS]", names, _EXAMPLES))
         return EXIT_DONE
     if args and args[0] == "--version":
         print(f"tfdist {__version__}")
@@ -90,10 +89,3 @@ def _run(args: list[str]) -> int:
         raise ConfigError(f"{given}; commands are {', '.join(COMMANDS)}{hint}")
     code: int = importlib.import_module(COMMANDS[args[0]][0]).main(args[1:])
     return code
-
-
-def _usage() -> str:
-    lines = ["usage: tfdist COMMAND [ARGUMENTS]", ""]
-    lines += [f"  {name:10}{text}" for name, (_, text) in COMMANDS.items()]
-    lines += ["", "'tfdist COMMAND --help' says more.", "", examples_text(_EXAMPLES)]
-    return "\n".join(lines)

@@ -7,7 +7,7 @@ import itertools
 import re
 import sys
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NoReturn
 
 from tfdist import validation
@@ -124,6 +124,25 @@ def examples_text(examples: Sequence[str]) -> str:
     """Returns the end of a help text."""
     noun = "example" if len(examples) == 1 else "examples"
     return "\n".join([f"{noun}:", *(f"  {line}" for line in examples)])
+
+
+def listing(
+    command: str, noun: str, rest: str, names: Mapping[str, str], examples: Sequence[str]
+) -> str:
+    """Returns the help of a command whose first word is one of several names.
+
+    Args:
+        command: The command.
+        noun: What the names are: `KIND`.
+        rest: What comes behind a name.
+        names: The names, and what each is.
+        examples: Commands that show it.
+    """
+    width = max(map(len, names)) + 2
+    lines = [f"usage: {command} {noun} {rest}", ""]
+    lines += [f"  {name:{width}}{text}" for name, text in names.items()]
+    lines += ["", f"'{command} {noun} --help' says more.", "", examples_text(examples)]
+    return "\n".join(lines)
 
 
 def flag(name: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 
-from tfdist.cli.arguments import examples_text
+from tfdist.cli.arguments import listing
 from tfdist.errors import EXIT_DONE, ConfigError
 from tfdist.validation import did_you_mean, quote
 
@@ -16,8 +16,6 @@ _KUBERNETES = {
 }
 _SLURM = {"slurm": "a batch script"}
 KINDS = {**_KUBERNETES, **_SLURM}
-
-
 _EXAMPLES = (
     "tfdist render jobset --name digits --workers 2 --image tfdist:0.1.0 -- tfdist train",
     "tfdist render slurm --name digits --workers 2 --time 60 -- tfdist train",
@@ -31,10 +29,7 @@ def main(argv: list[str]) -> int:
         ConfigError: An argument is malformed or missing.
     """
     if argv and argv[0] in ("-h", "--help"):
-        lines = ["usage: tfdist render KIND [FLAGS] [--] COMMAND", ""]
-        lines += [f"  {name:10}{text}" for name, text in KINDS.items()]
-        lines += ["", "'tfdist render KIND --help' says more.", "", examples_text(_EXAMPLES)]
-        print("\n".join(lines))
+        print(listing("tfdist render", "KIND", "[FLAGS] [--] COMMAND", KINDS, _EXAMPLES))
         return EXIT_DONE
     if not argv or argv[0] not in KINDS:
         given = f"{quote(argv[0])} is given first" if argv else "no kind is given"

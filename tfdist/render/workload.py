@@ -67,6 +67,11 @@ class Workload:
             raise ConfigError(f"render(--image): {self.image!r} is not the name of an image")
         if not self.command:
             raise ConfigError("render: no command given; add '-- COMMAND'")
+        if {"--overwrite", "--overwrite=true"} & {*self.command}:
+            raise ConfigError(
+                "render: the command has --overwrite, by which a pod that is started again would "
+                "remove what its job has saved; give another --output-dir, or remove the old one"
+            )
         if self.workers < 1:
             raise ConfigError(f"render(--workers): {self.workers} is below 1")
         for option, quantity in (("cpus", self.cpus), ("memory", self.memory)):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 
-from tfdist.cli.arguments import examples_text
+from tfdist.cli.arguments import listing
 from tfdist.errors import EXIT_DONE, ConfigError
 from tfdist.validation import did_you_mean, quote
 
@@ -21,8 +21,6 @@ BENCHMARKS = {
     "accuracy": "what ways to send less cost in accuracy",
     "loss": "how soon a lost peer is named",
 }
-
-
 _EXAMPLES = ("tfdist bench batch --model small_cnn", "tfdist bench scaling --counts 1 2")
 
 
@@ -34,10 +32,7 @@ def main(argv: list[str]) -> int:
         TfdistError: A run failed.
     """
     if argv and argv[0] in ("-h", "--help"):
-        lines = ["usage: tfdist bench NAME [ARGUMENTS]", ""]
-        lines += [f"  {name:13}{text}" for name, text in BENCHMARKS.items()]
-        lines += ["", "'tfdist bench NAME --help' says more.", "", examples_text(_EXAMPLES)]
-        print("\n".join(lines))
+        print(listing("tfdist bench", "NAME", "[ARGUMENTS]", BENCHMARKS, _EXAMPLES))
         return EXIT_DONE
     if not argv or argv[0] not in BENCHMARKS:
         given = f"{quote(argv[0])} is not a benchmark" if argv else "no benchmark is given"
