@@ -81,15 +81,7 @@ def train(cluster: Cluster, options: TrainOptions) -> Summary | None:
     history = History(None if output is None else output / "history.json")
     followers: list[keras.callbacks.Callback] = [progress, history] if cluster.is_chief else []
     if output is not None:
-        start = {
-            "strategy": public_name(strategy),
-            "replicas": plan.num_replicas,
-            "global_batch": plan.global_batch,
-            "plan": plan.to_dict(),
-            "dataset": source.name,
-            "tfdist": tfdist.__version__,
-        }
-        followers.append(Events(output, plan.global_batch, trainer.timings, start))
+        followers.append(_events(output, source, plan, trainer))
     if options.max_time is not None:
         followers.append(TimeLimit(options.max_time))
     one_hot = bool(options.label_smoothing)
@@ -118,21 +110,21 @@ def train(cluster: Cluster, options: TrainOptions) -> Summary | None:
     if test is not None and (not anew or options.ema is not None):
         results = trainer.evaluate(test, return_dict=True, verbose=0)
         metrics = {f"val_{name}": value for name, value in results.items()}
-    summary = None
-    if cluster.is_chief:
-        summary = Summary(
-            strategy=public_name(strategy),
-            replicas=plan.num_replicas,
-            dataset=source.name,
-            parameters=trainer.model.count_params(),
-            metrics=metrics,
-            images_per_second=progress.images_per_second,
-            seconds=progress.seconds,
-            plan=plan,
-            model_path=None if output is None else output / saved_model.MODEL,
-        )
-        if output is not None:
-            _save(trainer.model, source, options, summary, output, anew=anew)
+    if not cluster.is_chief:
+        return None
+    summary = Summary(
+        strategy=public_name(strategy),
+        replicas=plan.num_replicas,
+        dataset=source.name,
+        parameters=trainer.model.count_params(),
+        metrics=metrics,
+        images_per_second=progress.images_per_second,
+        seconds=progress.seconds,
+        plan=plan,
+        model_path=None if output is None else output / saved_model.MODEL,
+    )
+    if output is not None:
+        _save(trainer.model, source, options, summary, output, anew=anew)
     return summary
 
 
@@ -160,6 +152,20 @@ def open_source(options: TrainOptions) -> data.Source:
     # ResNet50 halves them five times.
     sides = (max(height, _LEAST_SIZE), max(width, _LEAST_SIZE))
     return dataclasses.replace(source, image_shape=(*sides, channels))
+
+
+def _events(
+    output: pathlib.Path, source: data.Source, plan: Plan, trainer: Trainer
+) -> keras.callbacks.Callback:
+    start = {
+        "strategy": public_name(trainer.strategy),
+        "replicas": plan.num_replicas,
+        "global_batch": plan.global_batch,
+        "plan": plan.to_dict(),
+        "dataset": source.name,
+        "tfdist": tfdist.__version__,
+    }
+    return Events(output, plan.global_batch, trainer.timings, start)
 
 
 def _what_is_saved(options: TrainOptions) -> str:
