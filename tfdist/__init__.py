@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from tfdist.runtime.quiet_import import await_import
 from tfdist.runtime.temporary import find_temporary_folder
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 find_temporary_folder()
+await_import()
 
 # public name -> (module, attribute); an attribute of None is the module itself.
 _EXPORTS: dict[str, tuple[str, str | None]] = {

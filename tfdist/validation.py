@@ -30,8 +30,13 @@ def quote(value: Any) -> str:
         text = _repr.repr(value)
     except Exception:  # A value whose own repr fails still has to be reported.
         text = f"<{type(value).__name__}>"
-    text = "".join(c if c.isprintable() else "?" for c in text)
+    text = printable(text)
     return text if len(text) <= _QUOTE_CHARS else f"{text[: _QUOTE_CHARS - 3]}..."
+
+
+def printable(text: str) -> str:
+    """Returns the text as one line, with ? for what would not show as a character."""
+    return "".join(c if c.isprintable() else "?" for c in text)
 
 
 def kind(value: Any) -> str:

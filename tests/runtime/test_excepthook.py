@@ -47,6 +47,11 @@ def test_an_error_of_tfdist_is_one_line(error, code, absl):
     )
 
 
+def test_an_error_that_quotes_a_line_break_is_one_line_too():
+    code, _, said = run("ConfigError('the file a\\nb\\x1b[31m is not there')")
+    assert (code, said) == (2, "tfdist: the file a?b?[31m is not there\n")
+
+
 def test_a_lost_or_straying_peer_ends_connected_tasks_at_once():
     assert run("PeerError('x')", connected=True) == (138, ["begun"], "tfdist: x\n")
     assert run("OutOfStepError('x')", connected=True) == (1, ["begun"], "tfdist: x\n")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tfdist.runtime import startup
+from tfdist.runtime import remarks, startup
 
 REMARKS = [
     "WARNING: All log messages before absl::InitializeLog() is called are written to STDERR",
@@ -63,16 +63,52 @@ def test_what_is_said_at_its_start_is_sifted(
     assert (done.stdout, done.stderr) == (f"True {level}\n", "a warning\nan error\n")
 
 
-def test_nothing_is_done_where_it_is_imported_or_the_remarks_are_asked_for() -> None:
-    done = started("import sys\nsys.modules['tensorflow'] = None\n" + START)
-    assert (done.stdout, done.stderr) == ("True None\n", "")
+@pytest.mark.parametrize("imported", ["tensorflow", "keras"])
+def test_a_script_that_imports_tfdist_first_is_quiet_too(imported: str) -> None:
+    program = (
+        f"import sys, tfdist\nassert 'tensorflow' not in sys.modules\nimport {imported}\n"
+        "import tensorflow as tf\n"
+        "assert not [f for f in sys.meta_path if type(f).__module__.startswith('tfdist')]\n"
+        "tfdist.virtual_devices(2)\nprint(tf.reduce_sum(tf.ones(3)).numpy(), tf.__spec__.name)"
+    )
+    done = started(program)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "3.0 tensorflow\n", "")
+    assert "0000 " in started(program, TF_CPP_MIN_LOG_LEVEL="0").stderr
+
+
+def test_what_an_import_says_besides_is_passed_on(tmp_path: Path) -> None:
+    (tmp_path / "tensorflow.py").write_text(STAND_IN + "raise ImportError('of its own')\n")
+    path = f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
+    says = "\n".join([*REMARKS, "a warning", ""])
+    program = "import tfdist\ntry:\n import tensorflow\nexcept ImportError as e:\n print(e)"
+    done = started(program, SAYS=says, PYTHONPATH=path)
+    assert (done.stdout, done.stderr) == ("of its own\n", "a warning\n")
+
+
+def test_where_there_is_no_tensorflow_the_import_says_so(tmp_path: Path) -> None:
+    program = (
+        "import sys, tfdist\nsys.path[:] = [p for p in sys.path if 'site-packages' not in p]\n"
+        "try:\n import tensorflow\nexcept ModuleNotFoundError as error:\n print(error)"
+    )
+    done = started(program)
+    assert (done.stdout, done.stderr) == ("No module named 'tensorflow'\n", "")
+
+
+def test_where_it_is_imported_the_devices_are_listed_once(tmp_path: Path) -> None:
+    (tmp_path / "tensorflow.py").write_text(STAND_IN)
+    path = f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
+    done = started("import tensorflow\n" + START + START, SAYS="a warning\n", PYTHONPATH=path)
+    assert (done.stdout, done.stderr) == ("True 2\nTrue 2\n", "a warning\nan error\n")
+
+
+def test_nothing_is_done_where_the_remarks_are_asked_for() -> None:
     done = started(START, TF_CPP_MIN_LOG_LEVEL="0")
     assert (done.stdout, done.stderr) == ("False 0\n", "")
 
 
 def test_remarks_are_left_out_and_the_rest_is_passed_on(capfd: pytest.CaptureFixture[str]) -> None:
     kept = ["  I0000 is not at the start", "I0001 something else", "a line of a user's", ""]
-    with startup._without_remarks():
+    with remarks.without_remarks():
         for line in [*REMARKS, *kept, *REMARKS]:
             os.write(2, f"{line}\n".encode())
         print("of Python", file=sys.stderr)
@@ -86,7 +122,7 @@ def test_remarks_are_left_out_and_the_rest_is_passed_on(capfd: pytest.CaptureFix
 def test_what_was_said_is_not_lost_when_the_import_fails(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    with pytest.raises(ImportError), startup._without_remarks():
+    with pytest.raises(ImportError), remarks.without_remarks():
         os.write(2, REMARKS[0].encode() + b"\nthe reason\n")
         raise ImportError
     os.write(2, b"afterwards\n")

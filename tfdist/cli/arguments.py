@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 from tfdist import validation
 from tfdist.errors import ConfigError
-from tfdist.validation import did_you_mean, not_one_of, quote
+from tfdist.validation import did_you_mean, not_one_of, printable, quote
 
 # What stands for a number in help.
 METAVARS: dict[Any, str] = {int: "N", float: "X"}
@@ -107,7 +107,7 @@ class Parser(argparse.ArgumentParser):
         """
         command = self.prog.removeprefix("tfdist ")
         # argparse repeats what it does not know, line breaks and all.
-        line = "".join(c if c.isprintable() else "?" for c in message)
+        line = printable(message)
         help = "" if line.endswith("?") else f"; see '{self.prog} --help'"
         raise ConfigError(f"{command}: {line}{help}")
 

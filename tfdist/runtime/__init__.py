@@ -3,8 +3,9 @@
 All process-wide state that tfdist changes is changed here, or is listed here:
 
 - `startup`: the environment variables TF_CPP_MIN_LOG_LEVEL, where Slurm gives several tasks of a
-  node the same GPUs, CUDA_VISIBLE_DEVICES, and, in `tfdist train`, TF_ENABLE_ONEDNN_OPTS; file
-  descriptor 2, while TensorFlow is imported.
+  node the same GPUs, CUDA_VISIBLE_DEVICES, and, in `tfdist train`, TF_ENABLE_ONEDNN_OPTS.
+- `remarks`: file descriptor 2, while TensorFlow is imported.
+- `quiet_import`: `sys.meta_path`, until TensorFlow is imported.
 - `threads`: TF_NUM_INTRAOP_THREADS, TF_NUM_INTEROP_THREADS and OMP_NUM_THREADS, where they are not
   set and Slurm or a container gives this task a number of CPUs.
 - `temporary`: TMPDIR, where no usual folder for temporary files can be written.

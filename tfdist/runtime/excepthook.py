@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 
 from tfdist.errors import OutOfStepError, PeerError, TfdistError
 from tfdist.runtime.process_one import is_one
+from tfdist.validation import printable
 
 # Seconds that process 1 of a container waits after a peer was lost; see `end_without_shutdown`.
 _LINGER = 20.0
@@ -47,7 +48,8 @@ def report(error: TfdistError) -> int:
     It ends the process at once where TensorFlow is connected and a peer was lost or is out of
     step: TensorFlow's shutdown would wait for that peer.
     """
-    print(f"tfdist: {error}", file=sys.stderr, flush=True)
+    # A name of a file may have line breaks, or colour the terminal.
+    print(f"tfdist: {printable(str(error))}", file=sys.stderr, flush=True)
     # Tells functions that run at exit, as any uncaught exception does, that the process failed.
     sys.last_value = error
     if _connected and isinstance(error, (PeerError, OutOfStepError)):

@@ -6,20 +6,16 @@ import contextlib
 import importlib
 import json
 import os
-import re
 import sys
-import tempfile
-from collections.abc import Iterator
 
 from tfdist.cluster.slurm_gpus import share_of_gpus
 from tfdist.errors import ConfigError
 from tfdist.runtime import sigterm
+from tfdist.runtime.quiet_import import forget_import
+from tfdist.runtime.remarks import loading
 from tfdist.runtime.threads import limit_threads
 
-# Remarks come before TensorFlow reads its own log level: "I0000 00:00:17...  file.cc:1] text".
-_REMARK = re.compile(
-    rb"^([IWE]0000 .*|WARNING: All log messages before absl.*|To enable the .*)\n?"
-)
+_has_listed = False
 
 
 def prefer_onednn() -> None:
@@ -38,25 +34,28 @@ def start_tensorflow() -> None:
 
     Before that, limits its threads where a scheduler limits this task's CPUs, and sets the GPUs it
     sees where a scheduler gives all tasks of a node the same GPUs.
-    Does nothing more where TensorFlow is imported already, or where TF_CPP_MIN_LOG_LEVEL is set to
-    0, which requests the messages. All other output to standard error is passed on.
+    Does nothing more the second time, or where TF_CPP_MIN_LOG_LEVEL is set to 0, which requests the
+    messages. All other output to standard error is passed on.
 
     Raises:
         ConfigError: Several tasks of a node have to share fewer GPUs, or Keras is told to compute
             with a backend other than TensorFlow.
     """
+    global _has_listed
     _check_backend()
     # TensorFlow reads these when it first computes, which may be later than its import.
     limit_threads()
     share = None if os.environ.get("TF_CONFIG", "").strip() else share_of_gpus(os.environ)
     if share is not None:
         os.environ["CUDA_VISIBLE_DEVICES"] = share
-    if "tensorflow" in sys.modules or os.environ.get("TF_CPP_MIN_LOG_LEVEL") == "0":
+    if _has_listed or os.environ.get("TF_CPP_MIN_LOG_LEVEL") == "0":
         return
-    sigterm.end_process_one()  # The import takes seconds.
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-    with _without_remarks():
+    if "tensorflow" not in sys.modules:
+        sigterm.end_process_one()  # The import takes seconds.
+        forget_import()
+    with loading():
         importlib.import_module("tensorflow").config.list_physical_devices()
+    _has_listed = True
 
 
 def _check_backend() -> None:
@@ -73,26 +72,3 @@ def _check_backend() -> None:
             f"{where}: {backend!r} is given; allowed: tensorflow, which tf.distribute is part of; "
             "set KERAS_BACKEND=tensorflow before Keras is imported"
         )
-
-
-@contextlib.contextmanager
-def _without_remarks() -> Iterator[None]:
-    try:
-        file = tempfile.TemporaryFile()  # noqa: SIM115
-    except OSError:  # Nothing can be written here, as in a container with a read-only disk.
-        yield
-        return
-    sys.stderr.flush()
-    with file as said:
-        terminal = os.dup(2)
-        os.dup2(said.fileno(), 2)
-        try:
-            yield
-        finally:
-            sys.stderr.flush()
-            os.dup2(terminal, 2)
-            said.seek(0)
-            for line in said:
-                if not _REMARK.match(line):
-                    os.write(terminal, line)
-            os.close(terminal)
