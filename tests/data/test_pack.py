@@ -54,6 +54,19 @@ def test_workers_read_what_was_packed(folder: Path, tmp_path: Path) -> None:
     assert census(packed, both) == want
 
 
+def test_it_says_how_far_it_is_and_nothing_else(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    pack(str(folder), "quiet", str(tmp_path / "tfds"))
+    assert capfd.readouterr() == ("", "")
+    monkeypatch.setattr("tfdist.data.pack._REPORT_SECONDS", 0.0)
+    pack(str(folder), "loud", str(tmp_path / "tfds"))
+    out, err = capfd.readouterr()
+    lines = err.splitlines()
+    assert out == "" and len(lines) == IMAGES + 6
+    assert "tfdist: packed 23 of 24 images of train" in lines
+
+
 def test_what_cannot_be_packed_is_one_line(folder: Path, tmp_path: Path) -> None:
     data_dir = str(tmp_path / "tfds")
     for path, name, problem in (

@@ -1,5 +1,6 @@
 """The trainer program, in one process."""
 
+import dataclasses
 import json
 import subprocess
 import sys
@@ -52,6 +53,12 @@ def test_it_ends_with_a_table(finished):
         assert row in text
     assert str(output / "model.keras") in text
     assert summary.replicas == 4
+
+
+def test_the_speed_of_a_single_step_is_not_told(finished):
+    summary, _ = finished
+    text = str(dataclasses.replace(summary, images_per_second=0.0))
+    assert "images per second  not measured in one step" in text
 
 
 def test_plan_and_history_are_saved_beside_the_model(finished):

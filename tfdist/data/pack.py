@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,9 +14,11 @@ from tfdist.data import quiet
 from tfdist.data.builders import image_folder
 from tfdist.data.splits import FileSplit
 from tfdist.errors import ConfigError
+from tfdist.runtime.log import LOGGER
 from tfdist.validation import quote
 
 _VERSION = "1.0.0"
+_REPORT_SECONDS = 10.0
 
 
 def pack(path: str, name: str, data_dir: str, *, shards: int | None = None) -> dict[str, int]:
@@ -46,7 +49,7 @@ def pack(path: str, name: str, data_dir: str, *, shards: int | None = None) -> d
     names = folder.info.features["label"].names
     splits = {split: folder.split(split) for split in folder.info.splits}
     try:
-        with quiet.warnings():
+        with quiet.warnings(), quiet.progress():
             tfds.dataset_builders.store_as_tfds_dataset(
                 name,
                 version=_VERSION,
@@ -56,7 +59,7 @@ def pack(path: str, name: str, data_dir: str, *, shards: int | None = None) -> d
                         "label": tfds.features.ClassLabel(names=names),
                     }
                 ),
-                split_datasets={s: _examples(split, names) for s, split in splits.items()},
+                split_datasets={s: _examples(s, split, names) for s, split in splits.items()},
                 data_dir=data_dir,
                 download_config=tfds.download.DownloadConfig(num_shards=shards),
             )
@@ -68,7 +71,10 @@ def pack(path: str, name: str, data_dir: str, *, shards: int | None = None) -> d
     return {name: split.num_examples for name, split in splits.items()}
 
 
-def _examples(split: FileSplit, names: list[str]) -> Iterator[tuple[int, dict[str, Any]]]:
+def _examples(
+    name: str, split: FileSplit, names: list[str]
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    reported = time.monotonic()
     for number, (path, label) in enumerate(zip(split.paths, split.labels, strict=True)):
         data = tf.io.read_file(path)
         try:
@@ -80,4 +86,8 @@ def _examples(split: FileSplit, names: list[str]) -> Iterator[tuple[int, dict[st
                 f"pack: {quote(path)} is no image that can be read ({reason}); replace it by one, "
                 "or remove it"
             ) from None
+        now = time.monotonic()
+        if now - reported >= _REPORT_SECONDS:
+            reported = now
+            LOGGER.info("packed %s of %s images of %s", f"{number:,}", f"{split.num_examples:,}", name)
         yield number, {"image": path, "label": names[label]}

@@ -18,7 +18,8 @@ class Summary:
         dataset: Its full name.
         parameters: The number of the model's parameters.
         metrics: Losses and metrics of the last epoch, by name.
-        images_per_second: Over all replicas, excluding the first step of the run and evaluation.
+        images_per_second: Over all replicas, excluding the first step of the run and evaluation;
+            0.0 where there was no other.
         seconds: Duration of the training, in seconds.
         plan: Batch and learning rate.
         model_path: The file of the saved model, if there is one.
@@ -57,7 +58,9 @@ class Summary:
     def _speed(self) -> list[tuple[str, str]]:
         if not self.seconds:
             return [("training time", "none: the run was done before")]
-        return [
-            ("images per second", f"{self.images_per_second:.1f}"),
-            ("training time", f"{self.seconds:.0f} s"),
-        ]
+        speed = (
+            f"{self.images_per_second:.1f}"
+            if self.images_per_second
+            else "not measured in one step"
+        )
+        return [("images per second", speed), ("training time", f"{self.seconds:.0f} s")]
