@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import csv
+import itertools
 import json
+import re
+import subprocess
+import sys
 
 import pytest
 
@@ -12,6 +16,7 @@ from tfdist.benchmark.batch import Speed
 from tfdist.benchmark.scaling import Point
 from tfdist.benchmark.trial import Setting, make_model
 from tfdist.cli import main
+from tfdist.cli.bench.say import show
 from tfdist.errors import ConfigError
 
 ONE = Point(1, 32, step=0.1, compute=0.09, input=0.01, memory=10**9, examples=1600)
@@ -96,6 +101,61 @@ def test_two_workers_are_measured(tmp_path, capfd):
         assert [row["count"] for row in csv.DictReader(file)] == ["1", "2"]
     assert "weak scaling, small_cnn" in said
     assert (tmp_path / "plot.png").stat().st_size > 10_000
+
+
+@pytest.mark.cluster
+@pytest.mark.long
+def test_the_tasks_of_a_cluster_are_measured_once_each(tmp_path):
+    file = tmp_path / "figures.json"
+    command = [sys.executable, "-m", "tfdist"]
+    setting = ["--model", "small_cnn", "--global-batch", "16", "--image-size", "16", "--steps", "3"]
+    done = subprocess.run(
+        [*command, "launch", "--workers", "2", "--", *command, "bench", "scaling", *setting]
+        + ["--json", str(file)],
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "worker/0 | strong scaling, small_cnn" in done.stdout
+    assert "worker/1 |" not in done.stdout
+    one, two = json.loads(file.read_text())["points"]
+    assert (one["count"], one["batch"], two["count"], two["batch"]) == (1, 16, 2, 16)
+    assert one["efficiency"] == 1 and 0 < two["efficiency"] < 3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "cluster", "message"),
+    [
+        ("--counts 1 2", {"worker": 2}, "--counts is given in a cluster of 2 workers (TF_CONFIG)"),
+        ("--of replicas", {"worker": 2}, "--of is given in a cluster of 2 workers"),
+        ("--steps 3", {"chief": 1, "worker": 1, "ps": 1}, "the cluster has ps tasks; allowed: a"),
+    ],
+)
+def test_what_a_cluster_cannot_measure_is_refused(arguments, cluster, message, monkeypatch, capsys):
+    ports = itertools.count(2000)
+    jobs = {
+        role: [f"127.0.0.1:{next(ports)}" for _ in range(count)] for role, count in cluster.items()
+    }
+    task = {"type": "worker", "index": 0}
+    monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": jobs, "task": task}))
+    assert main(["bench", "scaling", *arguments.split()]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"tfdist: bench scaling: {message}") and said.count("\n") == 1
+
+
+def test_on_a_terminal_the_table_fits_into_80_columns(monkeypatch, capsys):
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    monkeypatch.setenv("COLUMNS", "80")
+    setting = Setting(batch=128)
+    cells = scaling.cells(setting, [ONE, FOUR])
+    show(scaling.title(setting), cells, "plain")
+    said = re.sub("\x1b\\[[0-9;]*m", "", capsys.readouterr().out)
+    assert "…" not in said and max(map(len, said.splitlines())) <= 80
+    assert all(cell in said for row in cells[1:] for cell in row)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: False, raising=False)
+    show("", cells, "plain")
+    assert capsys.readouterr().out == "\nplain\n"
 
 
 @pytest.mark.cluster

@@ -7,7 +7,8 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from tfdist.benchmark.trial import Setting, try_out
+from tfdist.benchmark.trial import Setting, try_here, try_out
+from tfdist.cluster import Cluster
 from tfdist.drawing import new_figure
 from tfdist.launcher.machine import usable_cores
 
@@ -90,51 +91,103 @@ def measure(
         for count in counts:
             alone = try_out(setting, count, cores=cores, together=False)
             together = alone if count == 1 else try_out(setting, count, cores=cores)
-            waited = together["input"]
-            points.append(
-                Point(
-                    count,
-                    setting.per_replica(count) * count,
-                    together["step"],
-                    alone["step"] - alone["input"],
-                    waited,
-                    int(together["memory"]),
-                    int(together["examples"]),
-                )
-            )
-            last = points[-1]
-            say(
-                f"{count} {setting.of}: {last.speed:.4g} samples/s, efficiency "
-                f"{100 * last.efficiency(points[0]):.0f} %"
-            )
+            points.append(_point(count, setting.per_replica(count) * count, together, alone))
+            say(_line(setting, points[-1], points[0]))
     except KeyboardInterrupt:
         say("interrupted; what was measured so far:")
     return points
 
 
-def table(setting: Setting, points: Sequence[Point]) -> str:
-    """Lists the points."""
-    kind = "strong" if setting.is_strong else "weak"
-    lines = [
-        f"{kind} scaling, {setting.model}, {setting.data} data, {setting.image_size} pixels, "
-        f"{setting.batch} a {'step' if setting.is_strong else 'replica'}",
-        f"{setting.of:>9}{'batch':>7}{'samples/s':>11}{'efficiency':>12}{'of no wire':>12}"
-        f"{'step ms':>9}{'compute':>9}{'wire':>7}{'input':>7}{'MB':>7}{'epoch s':>9}",
+def measure_here(
+    setting: Setting, cluster: Cluster, *, say: Callable[[str], None] = print
+) -> list[Point]:
+    """Measures, as a task of a cluster, all of its workers, and this one without communication.
+
+    Args:
+        setting: What is trained.
+        cluster: The cluster of this task, of workers only.
+        say: Receives a line a run.
+
+    Returns:
+        The points of one worker and of all; nothing but in the chief.
+
+    Raises:
+        ConfigError: The setting cannot be used with that number of workers.
+        TfdistError: A run failed, or a worker was lost.
+    """
+    count = cluster.num_workers
+    batch = setting.per_replica(count)
+    alone = one = try_here(setting, cluster, together=False)
+    if setting.is_strong:
+        whole = dataclasses.replace(setting, is_strong=False)
+        one = try_here(whole, cluster, together=False)
+    together = try_here(setting, cluster, together=True)
+    if alone is None or one is None or together is None:
+        return []
+    points = [
+        _point(1, setting.batch, one, one),
+        _point(count, batch * count, together, alone),
     ]
     for point in points:
-        shares = [point.compute, point.wire, point.input]
-        lines.append(
-            f"{point.count:>9}{point.batch:>7}{point.speed:>11.4g}"
-            f"{100 * point.efficiency(points[0]):>10.0f} %"
-            f"{100 * point.without_communication:>10.0f} %"
-            f"{1e3 * point.step:>9.4g}"
-            + "".join(
-                f"{100 * part / point.step:>{width - 2}.0f} %"
-                for part, width in zip(shares, (9, 7, 7), strict=True)
-            )
-            + f"{point.memory / 1e6:>7.0f}{f'{point.epoch:.4g}' if point.examples else '-':>9}"
+        say(_line(setting, point, points[0]))
+    return points
+
+
+def _point(count: int, batch: int, run: dict[str, float], alone: dict[str, float]) -> Point:
+    return Point(
+        count,
+        batch,
+        run["step"],
+        alone["step"] - alone["input"],
+        run["input"],
+        int(run["memory"]),
+        int(run["examples"]),
+    )
+
+
+def _line(setting: Setting, point: Point, one: Point) -> str:
+    efficiency = 100 * point.efficiency(one)
+    return f"{point.count} {setting.of}: {point.speed:.4g} samples/s, efficiency {efficiency:.0f} %"
+
+
+_WIDTHS = (9, 7, 11, 12, 12, 9, 9, 7, 7, 7, 9)
+
+
+def title(setting: Setting) -> str:
+    """Returns what is measured, in a line."""
+    kind, of_a = ("strong", "step") if setting.is_strong else ("weak", "replica")
+    return (
+        f"{kind} scaling, {setting.model}, {setting.data} data, {setting.image_size} pixels, "
+        f"{setting.batch} a {of_a}"
+    )
+
+
+def cells(setting: Setting, points: Sequence[Point]) -> list[list[str]]:
+    """Returns the heads of the table's columns, and then a row a point."""
+    found = [
+        [setting.of, "batch", "samples/s", "efficiency", "of no wire"]
+        + ["step ms", "compute", "wire", "input", "MB", "epoch s"]
+    ]
+    for point in points:
+        shares = (point.efficiency(points[0]), point.without_communication)
+        parts = (part / point.step for part in (point.compute, point.wire, point.input))
+        found.append(
+            [f"{point.count}", f"{point.batch}", f"{point.speed:.4g}"]
+            + [f"{100 * share:.0f} %" for share in shares]
+            + [f"{1e3 * point.step:.4g}"]
+            + [f"{100 * part:.0f} %" for part in parts]
+            + [f"{point.memory / 1e6:.0f}", f"{point.epoch:.4g}" if point.examples else "-"]
         )
-    return "\n".join(lines)
+    return found
+
+
+def table(setting: Setting, points: Sequence[Point]) -> str:
+    """Lists the points."""
+    lines = (
+        "".join(f"{cell:>{width}}" for cell, width in zip(row, _WIDTHS, strict=True))
+        for row in cells(setting, points)
+    )
+    return "\n".join([title(setting), *lines])
 
 
 def rows(points: Sequence[Point]) -> list[dict[str, float]]:
@@ -198,10 +251,5 @@ def plot(setting: Setting, points: Sequence[Point], path: Path) -> None:
     shares.set_xlabel(setting.of)
     shares.set_ylabel("ms a step")
     shares.legend(frameon=False)
-    kind = "strong" if setting.is_strong else "weak"
-    figure.suptitle(
-        f"{kind} scaling: {setting.model}, {setting.image_size} pixels, {setting.batch} a "
-        f"{'step' if setting.is_strong else 'replica'}",
-        fontsize=10,
-    )
+    figure.suptitle(title(setting), fontsize=10)
     figure.savefig(path, dpi=140)

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tfdist.benchmark.peers.contenders import Contender
 from tfdist.benchmark.peers.hosts import LOOPBACK
-from tfdist.benchmark.peers.measure import run
-from tfdist.errors import ConfigError
+from tfdist.benchmark.peers.measure import ending_together, run
+from tfdist.cluster import Cluster
+from tfdist.errors import EXIT_PEER_LOST, ConfigError, PeerError, TfdistError
 from tfdist.function_name import call_function
+from tfdist.runtime.heartbeat import VARIABLE as HEARTBEAT
 from tfdist.runtime.memory import resident_bytes
 
 if TYPE_CHECKING:
@@ -19,6 +26,7 @@ if TYPE_CHECKING:
 _WHERE = "bench(--model)"
 _PATIENCE = 1800.0
 _CLASSES = 10
+_ROOT = Path(__file__).parents[2]
 # The models that need no function of the user's.
 BUNDLED = ("resnet50", "small_cnn")
 
@@ -99,6 +107,61 @@ def try_out(setting: Setting, count: int, *, cores: int, together: bool = True) 
     return result
 
 
+def try_here(setting: Setting, cluster: Cluster, *, together: bool) -> dict[str, float] | None:
+    """Trains as a task of a cluster, whose other tasks do so too, in a process of its own.
+
+    Args:
+        setting: What is trained.
+        cluster: The cluster of this task.
+        together: Whether the tasks train one model, else each its own.
+
+    Returns:
+        What `train` returned; None together, but for the chief.
+
+    Raises:
+        TfdistError: It failed.
+    """
+    with tempfile.TemporaryDirectory() as folder, ending_together() as processes:
+        path, log = Path(folder) / "result.json", Path(folder) / "log"
+        options = {
+            "setting": dataclasses.asdict(setting),
+            "count": cluster.num_workers,
+            "together": together,
+            "replicas": 0,
+        }
+        work = {"program": "trial", "options": options, "output": str(path)}
+        with log.open("wb") as file:
+            processes["trial"] = subprocess.Popen(
+                [sys.executable, "-m", "tfdist.benchmark.peers.work", json.dumps(work)],
+                env=_environment(cluster if together else None),
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+            )
+        code = processes["trial"].wait()
+        if code:
+            said = log.read_text(errors="replace").splitlines() or [f"exit code {code}"]
+            kind = PeerError if code == EXIT_PEER_LOST else TfdistError
+            raise kind(f"bench scaling: {said[-1].removeprefix('tfdist: ')}")
+        result: dict[str, float] | None = None
+        if path.exists():
+            result = json.loads(path.read_text())["trial"]
+        return result
+
+
+def _environment(cluster: Cluster | None) -> dict[str, str]:
+    """Returns the variables of a process that is a task of the cluster, or is alone."""
+    # The heartbeat is this process' own.
+    own = ("TF_CONFIG", HEARTBEAT)
+    found = {name: value for name, value in os.environ.items() if name not in own}
+    found["PYTHONPATH"] = os.pathsep.join([str(_ROOT), *filter(None, [found.get("PYTHONPATH")])])
+    found.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    found.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
+    if cluster is not None:
+        found["TF_CONFIG"] = cluster.to_tf_config()
+    return found
+
+
 def train(
     setting: dict[str, Any], count: int, *, together: bool, replicas: int
 ) -> dict[str, float]:
@@ -114,12 +177,14 @@ def train(
         os.environ.pop("TF_CONFIG", None)
     import tfdist
 
+    cluster = tfdist.Cluster.from_environment() if together else tfdist.Cluster.local()
+
     what = Setting(**setting)
     if replicas:
         tfdist.virtual_devices(replicas)
         strategy = tfdist.mirrored_strategy()
     else:
-        strategy = tfdist.build_strategy("auto", tfdist.Cluster.from_environment())
+        strategy = tfdist.build_strategy("auto", cluster)
     per_replica = what.per_replica(count)
     batch = per_replica * count if together else per_replica
     data, examples, shape, classes = _data(what, batch)

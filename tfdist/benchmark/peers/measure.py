@@ -169,22 +169,28 @@ def started(
         command = [python or sys.executable, "-m", "tfdist.benchmark.peers.work", told]
         if contender.environment in _PROGRAMS:
             command[1:3] = [str(_HERE / _PROGRAMS[contender.environment])]
-        processes: dict[str, subprocess.Popen[bytes]] = {}
-        before = signal.signal(signal.SIGTERM, _exit)
-        try:
+        with ending_together() as processes:
             for task, environment, own, host in _tasks(contender, hosts, cores):
                 with (folder / f"{task}.log").open("wb") as log:
                     processes[task] = _start([*host.enter, *command], environment, own, log)
             yield processes, folder
-        finally:
-            for process in processes.values():
-                process.kill()
-                process.wait()
-            signal.signal(signal.SIGTERM, before)
+
+
+@contextlib.contextmanager
+def ending_together() -> Iterator[dict[str, subprocess.Popen[bytes]]]:
+    """Ends the processes that are put into it when its block ends, or SIGTERM ends this one."""
+    processes: dict[str, subprocess.Popen[bytes]] = {}
+    before = signal.signal(signal.SIGTERM, _exit)
+    try:
+        yield processes
+    finally:
+        for process in processes.values():
+            process.kill()
+            process.wait()
+        signal.signal(signal.SIGTERM, before)
 
 
 def _exit(number: int, frame: object) -> NoReturn:
-    """Ends this process and, on the way, those that it has started."""
     raise SystemExit(128 + number)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tfdist.cli.arguments import Parser
 from tfdist.cli.bench.say import say
+from tfdist.errors import EXIT_DONE, EXIT_INTERRUPTED
 
 
 def main(argv: list[str]) -> int:
@@ -36,5 +37,5 @@ def main(argv: list[str]) -> int:
         costs = growth.measure(name, transport=options.transport, say=say)
         say(f"\n{growth.table(name, costs)}\n")
         if len(costs) < len(growth.SWEEPS[name]):
-            break  # It was interrupted.
-    return 0
+            return EXIT_INTERRUPTED
+    return EXIT_DONE

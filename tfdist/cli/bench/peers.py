@@ -7,6 +7,7 @@ import pathlib
 from tfdist.cli.arguments import Parser, count
 from tfdist.cli.bench.say import say
 from tfdist.cli.output import output, picture, write_json
+from tfdist.errors import EXIT_DONE, EXIT_INTERRUPTED
 
 
 def main(argv: list[str]) -> int:
@@ -49,6 +50,7 @@ def main(argv: list[str]) -> int:
     options = parser.parse_args(argv)
     chosen = [each for each in COMPARISONS if {each.name, "all"} & {*options.only}]
     measured = {}
+    is_whole = True
     for comparison in chosen:
         folder = pathlib.Path(options.environments)
         speeds = measure.measure(comparison, options.pairs, folder, say=say)
@@ -56,8 +58,9 @@ def main(argv: list[str]) -> int:
         say(f"\n{report.table(comparison, speeds)}\n")
         if options.json:
             write_json(options.json, measured)
-        if sum(map(len, speeds.values())) < options.pairs * len(comparison.contenders):
-            break  # It was interrupted.
+        is_whole = sum(map(len, speeds.values())) == options.pairs * len(comparison.contenders)
+        if not is_whole:
+            break
     if options.plot:
         report.plot(measured, [each for each in chosen if each.name in measured], options.plot)
-    return 0
+    return EXIT_DONE if is_whole else EXIT_INTERRUPTED

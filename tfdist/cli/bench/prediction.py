@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tfdist.cli.arguments import Parser, count
 from tfdist.cli.bench.say import say
-from tfdist.errors import EXIT_DONE
+from tfdist.errors import EXIT_DONE, EXIT_INTERRUPTED
 
 
 def main(argv: list[str]) -> int:
@@ -39,4 +39,4 @@ def main(argv: list[str]) -> int:
     say(hardware.line(hardware.describe()))
     found = prediction.measure(options.workers, options.model, options.rounds, say=say)
     say(f"\n{prediction.table(found)}")
-    return EXIT_DONE
+    return EXIT_DONE if len(found) == len(options.workers) else EXIT_INTERRUPTED

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import argparse
+
 from tfdist.cli.arguments import Parser, count
-from tfdist.cli.bench.say import check_model, say
+from tfdist.cli.bench.say import check_model, say, show
 from tfdist.cli.output import output, picture, write_json
-from tfdist.errors import EXIT_INTERRUPTED
+from tfdist.cluster import Cluster
+from tfdist.errors import EXIT_DONE, EXIT_INTERRUPTED
 
 
 def main(argv: list[str]) -> int:
@@ -21,10 +24,13 @@ def main(argv: list[str]) -> int:
     parser = Parser(
         "tfdist bench scaling",
         "Train with 1, 2, 4, ... workers or replicas, and with as many processes without "
-        "communication: samples a second, efficiency, and what a step consists of.",
+        "communication: samples a second, efficiency, and what a step consists of. Between "
+        "processes of this machine, or as a task of the cluster that the environment describes: "
+        "this worker alone, and then all of them.",
         examples=(
             "tfdist bench scaling --counts 1 2 --model small_cnn",
             "tfdist bench scaling --of replicas --global-batch 64",
+            "srun tfdist bench scaling --json scaling.json",
         ),
     )
     parser.add_argument(
@@ -33,7 +39,6 @@ def main(argv: list[str]) -> int:
     parser.add_argument(
         "--of",
         choices=("workers", "replicas"),
-        default="workers",
         help="workers: local processes; replicas: of one process, on virtual CPUs (workers)",
     )
     parser.add_argument(
@@ -61,8 +66,11 @@ def main(argv: list[str]) -> int:
     if not counts[0] or not options.steps or not options.image_size:
         parser.error("counts, steps and pixels are 1 or more")
     check_model(parser, options.model)
+    cluster = Cluster.from_environment()
+    if not cluster.is_local:
+        _check_cluster(parser, options, cluster)
     setting = Setting(
-        of=options.of,
+        of=options.of or "workers",
         batch=batch,
         is_strong=options.global_batch is not None,
         model=options.model,
@@ -71,15 +79,37 @@ def main(argv: list[str]) -> int:
         steps=options.steps,
     )
     described = hardware.describe()
-    say(hardware.line(described))
-    points = scaling.measure(setting, counts, say=say)
+    if cluster.is_chief:
+        say(hardware.line(described))
+    if cluster.is_local:
+        points = scaling.measure(setting, counts, say=say)
+    else:
+        points, counts = scaling.measure_here(setting, cluster, say=say), []
     if not points:
-        return EXIT_INTERRUPTED
-    say(f"\n{scaling.table(setting, points)}")
+        return EXIT_INTERRUPTED if cluster.is_local else EXIT_DONE
+    table = scaling.table(setting, points)
+    show(scaling.title(setting), scaling.cells(setting, points), table)
     if options.json:
         write_json(options.json, {"hardware": described, "points": scaling.rows(points)})
     if options.csv:
         scaling.write_csv(points, options.csv)
     if options.plot:
         scaling.plot(setting, points, options.plot)
-    return 0 if len(points) == len(counts) else EXIT_INTERRUPTED
+    return EXIT_DONE if len(points) >= len(counts) else EXIT_INTERRUPTED
+
+
+def _check_cluster(parser: Parser, options: argparse.Namespace, cluster: Cluster) -> None:
+    """Checks that what is asked for can be measured by the tasks of a cluster.
+
+    Raises:
+        ConfigError: It cannot.
+    """
+    for name in ("counts", "of"):
+        if getattr(options, name) is not None:
+            parser.error(
+                f"--{name} is given in a cluster of {cluster.num_workers} workers "
+                f"({cluster.source}), which are measured as they are; leave it out"
+            )
+    roles = sorted({task.type for task in cluster.tasks} - {"chief", "worker"})
+    if roles:
+        parser.error(f"the cluster has {roles[0]} tasks; allowed: a chief and workers")
