@@ -27,7 +27,7 @@ NOT_RUN = {
 def public() -> list[str]:
     """Names below `tfdist`, without importing TensorFlow when tests are collected."""
     models = ["models.resnet50", "models.small_cnn"]
-    data = ["data.Pipeline", "data.Recipe", "data.Source", "data.load"]
+    data = ["data.Pipeline", "data.Recipe", "data.Source", "data.from_examples", "data.load"]
     return [*tfdist._EXPORTS, *models, *data]
 
 

@@ -30,7 +30,7 @@ def main(argv: list[str]) -> int:
         examples=(
             "tfdist bench scaling --counts 1 2 --model small_cnn",
             "tfdist bench scaling --of replicas --global-batch 64",
-            "srun tfdist bench scaling --json scaling.json",
+            "tfdist launch --workers 2 tfdist bench scaling",
         ),
     )
     parser.add_argument(
