@@ -102,11 +102,22 @@ COMPARISONS = (
             Contender("Horovod", "tape", _TWO, "horovod"),
             Contender("tfdist", "tfdist_fit", _TWO),
             _over_tcp("tfdist over TCP"),
+            Contender("tfdist without communication", "tfdist_alone", _TWO),
+        ),
+        units=64,
+    ),
+    Comparison(
+        "sending_less",
+        f"two workers that send less: {_RESNET50}, SGD with momentum",
+        "resnet50",
+        "sgd",
+        "images",
+        (
+            Contender("tfdist", "tfdist_fit", _TWO),
             Contender(
                 "tfdist, 4 batches an update", "tfdist_fit", _TWO, options={"accumulate_steps": 4}
             ),
             Contender("tfdist, 8 local steps", "tfdist_fit", _TWO, options={"local_steps": 8}),
-            Contender("tfdist without communication", "tfdist_alone", _TWO),
         ),
         units=64,
     ),
