@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import shutil
 import subprocess
@@ -12,6 +13,7 @@ import pytest
 
 from tfdist.cli import main
 from tfdist.errors import ConfigError
+from tfdist.render import slurm
 from tfdist.render.slurm import sbatch
 from tfdist.render.slurm_job import SlurmJob
 
@@ -410,3 +412,23 @@ def test_containers(stage: Stage) -> None:
 def test_a_log_a_task() -> None:
     script = sbatch(job(log_dir="my logs"))
     assert "--log-dir 'my logs' -- " in script and "--label" not in script
+
+
+def test_nodes_that_share_the_disk_they_stage_to_do_not_disturb_each_other(tmp_path):
+    data = tmp_path / "data"
+    data.mkdir()
+    for number in range(50):
+        (data / f"{number}").write_bytes(bytes(10_000))
+    program = f'{slurm._STAGE}\nexec bash -c "$stage" stage {data} "$1"'
+    for turn in range(10):
+        target = tmp_path / "disk" / f"data{turn}"
+        nodes = [
+            subprocess.Popen(
+                ["bash", "-c", program, "bash", str(target)],
+                env={**os.environ, "SLURM_JOB_ID": "1", "SLURM_NODEID": str(node)},
+            )
+            for node in range(4)
+        ]
+        assert [node.wait(timeout=60) for node in nodes] == [0] * 4
+        assert len(list(target.iterdir())) == 50
+    assert len(list((tmp_path / "disk").iterdir())) == 10

@@ -23,12 +23,13 @@ STOPPED = 128
 
 # 64 hexadecimal digits.
 _DRAWN = "$(od -An -vtx1 -N32 /dev/urandom | tr -d ' \\n')"
-# Copied beside its place and moved there, so that nobody ever sees half of it.
+# Copied beside its place and moved there, so that nobody ever sees half of it. Where the place is
+# not the node's own after all, the nodes copy beside each other, and the first one moves.
 _STAGE = """
 stage='
     set -e
     [ ! -e "$2" ] || exit 0
-    part="$2.$SLURM_JOB_ID"
+    part="$2.$SLURM_JOB_ID.$SLURM_NODEID"
     rm -rf "$part"
     mkdir -p "$(dirname "$2")"
     cp -R "$1" "$part"
