@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from tfdist.data.recipe import Recipe, recipe_for
 from tfdist.data.source import Source
-from tfdist.data.splits import IndexedSplit, StreamSplit
+from tfdist.data.splits import StreamSplit
 from tfdist.errors import ConfigError
 from tfdist.function_name import call_function
 from tfdist.validation import kind, quote

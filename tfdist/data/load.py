@@ -83,13 +83,13 @@ def load(
         )
     own = is_function_name(name) and name.partition(":")[0] not in _NO_MODULES
     if stage_dir is not None and (own or name == "synthetic"):
-        raise ConfigError(f"stage_dir: {quote(str(stage_dir))} is given with {name}, which has no "
-            "files; leave it out")
+        raise ConfigError(
+            f"stage_dir: {quote(str(stage_dir))} is given with {name}, which has no "
+            "files; leave it out"
+        )
     if own:
         _refuse_counts(name, num_classes, num_examples)
-        return from_function(
-            name, image_size=size, channels=channels, recipe=recipe, seed=seed
-        )
+        return from_function(name, image_size=size, channels=channels, recipe=recipe, seed=seed)
     if name == "synthetic":
         height, width = size or (224, 224)
         count = _positive("num_examples", num_examples, 10_240)

@@ -18,9 +18,7 @@ _REPORT_SECONDS = 30.0
 
 
 @contextlib.contextmanager
-def exclusive(
-    path: Path, *, task: str, timeout: float, option: str = "data_dir"
-) -> Iterator[None]:
+def exclusive(path: Path, *, task: str, timeout: float, option: str = "data_dir") -> Iterator[None]:
     """Holds the lock file at `path`; one process at a time, others wait.
 
     The kernel releases it when its holder ends, however it ends. The file stays:

@@ -89,5 +89,7 @@ def _examples(
         now = time.monotonic()
         if now - reported >= _REPORT_SECONDS:
             reported = now
-            LOGGER.info("packed %s of %s images of %s", f"{number:,}", f"{split.num_examples:,}", name)
+            LOGGER.info(
+                "packed %s of %s images of %s", f"{number:,}", f"{split.num_examples:,}", name
+            )
         yield number, {"image": path, "label": names[label]}

@@ -11,7 +11,7 @@ from tfdist.data.augment import Transform
 from tfdist.data.builders import TEST_NAMES
 from tfdist.data.pipeline import IndexedPipeline, Pipeline, StreamPipeline
 from tfdist.data.recipe import Recipe
-from tfdist.data.splits import FileSplit, IndexedSplit, StreamSplit
+from tfdist.data.splits import IndexedSplit, StreamSplit
 from tfdist.data.stages import stages
 from tfdist.data.synthetic import SyntheticPipeline
 from tfdist.errors import ConfigError
