@@ -30,7 +30,7 @@ PAGES = {
 }
 _IN_REPOSITORY = {page: path for path, page in reversed(PAGES.items())}
 
-_LINK = re.compile(r"(?<!!)\[(?P<text>[^\[\]]*)\]\((?P<path>[^)\s:#]+)(?P<anchor>#[^)\s]*)?\)")
+_LINK = re.compile(r"(?P<text>!?\[[^\[\]]*\])\((?P<path>[^)\s:#]+)(?P<anchor>#[^)\s]*)?\)")
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
@@ -52,8 +52,9 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         target = PAGES.get(path, path.removeprefix("docs/"))
         if files.get_file_from_path(target) is not None:
             there = posixpath.relpath(target, posixpath.dirname(here) or ".")
-            return f"[{link['text']}]({there}{link['anchor'] or ''})"
-        return link["text"] if (ROOT / path).exists() else link[0]
+            return f"{link['text']}({there}{link['anchor'] or ''})"
+        is_text = (ROOT / path).exists() and not link["text"].startswith("!")
+        return link["text"][1:-1] if is_text else link[0]
 
     return _LINK.sub(inside, markdown)
 
