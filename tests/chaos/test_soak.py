@@ -21,7 +21,7 @@ SECONDS = float(os.environ.get("TFDIST_CHAOS_SOAK", "1800"))
 SEED = os.environ.get("TFDIST_CHAOS_SEED", "soak")
 STALL = 15.0
 # A job that is broken so often makes about so many steps a second, the restarts included.
-STEPS_A_SECOND = 3.7
+STEPS_A_SECOND = 8.0
 
 
 class Soak:
