@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from tfdist.data import Source, load
+
+Start = Callable[..., "subprocess.Popen[str]"]
 
 
 @pytest.fixture(scope="session")
@@ -23,3 +27,25 @@ def digits(data_dir: Path) -> Callable[..., Source]:
         return load("digits", data_dir=data_dir, **options)  # type: ignore[arg-type]
 
     return open_digits
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    """Starts Python programs and leaves none behind."""
+    running = []
+
+    def run(program: str, *arguments: object) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            [sys.executable, "-c", program, *map(str, arguments)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=Path(__file__).parents[2],
+        )
+        running.append(process)
+        return process
+
+    yield run
+    for process in running:
+        process.kill()
+        process.communicate()

@@ -5,9 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +13,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from tests.data.conftest import Start
 from tfdist.data import Source, load
 from tfdist.data.local_copy import copied
 from tfdist.errors import ConfigError
@@ -38,7 +37,6 @@ except ConfigError as error:
     print("refused:", error)
 """
 SOON = 120
-Start = Callable[..., "subprocess.Popen[str]"]
 
 
 @pytest.fixture
@@ -56,24 +54,13 @@ def photos(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def start(photos: Path, tmp_path: Path) -> Iterator[Start]:
-    """Starts processes that copy the folder, and leaves none behind."""
-    running = []
+def start_copy(start: Start, photos: Path, tmp_path: Path) -> Start:
+    """Starts processes that copy the folder."""
 
     def run(hook: str = "pass") -> subprocess.Popen[str]:
-        paths = (photos, tmp_path / "local", tmp_path / "log")
-        process = subprocess.Popen(
-            [sys.executable, "-c", COPY.format(hook=hook), *map(str, paths)],
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        running.append(process)
-        return process
+        return start(COPY.format(hook=hook), photos, tmp_path / "local", tmp_path / "log")
 
-    yield run
-    for process in running:
-        process.kill()
-        process.communicate()
+    return run
 
 
 def batches(source: Source) -> list[Any]:
@@ -106,8 +93,8 @@ def test_a_data_set_of_tfds_is_read_from_its_copy(tmp_path: Path) -> None:
     assert sum(len(labels) for _, labels in streamed) == 1500
 
 
-def test_of_processes_at_once_one_copies(start: Start, tmp_path: Path) -> None:
-    processes = [start("time.sleep(0.1)") for _ in range(3)]
+def test_of_processes_at_once_one_copies(start_copy: Start, tmp_path: Path) -> None:
+    processes = [start_copy("time.sleep(0.1)") for _ in range(3)]
     told = {process.communicate(timeout=SOON)[0].strip() for process in processes}
     (place,) = told
     assert len(list(Path(place).rglob("*.png"))) == 16
@@ -115,8 +102,8 @@ def test_of_processes_at_once_one_copies(start: Start, tmp_path: Path) -> None:
     assert len(lines) == 16 and len({line.split()[0] for line in lines}) == 1
 
 
-def test_what_a_killed_process_left_is_written_over(start: Start, tmp_path: Path) -> None:
-    killed = start("time.sleep(0.5)")
+def test_what_a_killed_process_left_is_written_over(start_copy: Start, tmp_path: Path) -> None:
+    killed = start_copy("time.sleep(0.5)")
     log, deadline = tmp_path / "log", time.monotonic() + SOON
     while not log.exists() or len(log.read_text().splitlines()) < 4:
         assert killed.poll() is None and time.monotonic() < deadline
@@ -125,7 +112,7 @@ def test_what_a_killed_process_left_is_written_over(start: Start, tmp_path: Path
     killed.wait()
     (unfinished,) = (tmp_path / "local").glob("*/.unfinished")
     assert 0 < len(list(unfinished.rglob("*.png"))) < 16
-    place = Path(start().communicate(timeout=SOON)[0].strip())
+    place = Path(start_copy().communicate(timeout=SOON)[0].strip())
     assert len(list(place.rglob("*.png"))) == 16 and not unfinished.exists()
 
 
@@ -140,8 +127,8 @@ def test_files_that_changed_are_copied_anew(photos: Path, tmp_path: Path) -> Non
     assert changed.read_bytes() == (photos / "train" / "cat" / "0.png").read_bytes()
 
 
-def test_a_disk_that_is_full(start: Start, tmp_path: Path) -> None:
-    out, _ = start("resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))").communicate(
+def test_a_disk_that_is_full(start_copy: Start, tmp_path: Path) -> None:
+    out, _ = start_copy("resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))").communicate(
         timeout=SOON
     )
     assert out.startswith("refused: stage_dir: ") and "cannot be written (" in out

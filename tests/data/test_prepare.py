@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 
@@ -36,29 +33,6 @@ with exclusive(Path(sys.argv[1]), task="x", timeout=0):
     print("held", flush=True)
     time.sleep(600)
 """
-Start = Callable[..., "subprocess.Popen[str]"]
-
-
-@pytest.fixture
-def start() -> Iterator[Start]:
-    """Starts Python programs and leaves none behind."""
-    running = []
-
-    def run(program: str, *arguments: object) -> subprocess.Popen[str]:
-        process = subprocess.Popen(
-            [sys.executable, "-c", program, *map(str, arguments)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            cwd=Path(__file__).parents[2],
-        )
-        running.append(process)
-        return process
-
-    yield run
-    for process in running:
-        process.kill()
-        process.communicate()
 
 
 def wait_for(process: subprocess.Popen[str], word: str) -> None:

@@ -89,16 +89,11 @@ def try_out(setting: Setting, count: int, *, cores: int, together: bool = True) 
     in_one_process = setting.of == "replicas" and together
     tasks = {"worker": 1 if in_one_process else count}
     contender = Contender(f"{count} {setting.of}", "trial", tasks)
-    options = {
-        "setting": dataclasses.asdict(setting),
-        "count": count,
-        "together": together,
-        "replicas": count if in_one_process else 0,
-    }
+    work = _work(setting, count, together, replicas=count if in_one_process else 0)
     width = cores * count if in_one_process else cores
     result: dict[str, float] = run(
         contender,
-        {"program": "trial", "options": options},
+        work,
         None,
         _PATIENCE,
         [LOOPBACK],
@@ -123,13 +118,7 @@ def try_here(setting: Setting, cluster: Cluster, *, together: bool) -> dict[str,
     """
     with tempfile.TemporaryDirectory() as folder, ending_together() as processes:
         path, log = Path(folder) / "result.json", Path(folder) / "log"
-        options = {
-            "setting": dataclasses.asdict(setting),
-            "count": cluster.num_workers,
-            "together": together,
-            "replicas": 0,
-        }
-        work = {"program": "trial", "options": options, "output": str(path)}
+        work = _work(setting, cluster.num_workers, together) | {"output": str(path)}
         with log.open("wb") as file:
             processes["trial"] = subprocess.Popen(
                 [sys.executable, "-m", "tfdist.benchmark.peers.work", json.dumps(work)],
@@ -147,6 +136,12 @@ def try_here(setting: Setting, cluster: Cluster, *, together: bool) -> dict[str,
         if path.exists():
             result = json.loads(path.read_text())["trial"]
         return result
+
+
+def _work(setting: Setting, count: int, together: bool, replicas: int = 0) -> dict[str, Any]:
+    """Returns what `train` is told, as a program of `peers.work`."""
+    told = {"setting": dataclasses.asdict(setting), "count": count}
+    return {"program": "trial", "options": {**told, "together": together, "replicas": replicas}}
 
 
 def _environment(cluster: Cluster | None) -> dict[str, str]:

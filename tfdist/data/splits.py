@@ -153,16 +153,7 @@ class TfdsSplit(StreamSplit):
         return self.num_examples * pixels * np.dtype(self._image.np_dtype).itemsize
 
     def stream(self, start: int, stop: int, file_seed: int | None) -> tf.data.Dataset:
-        """Reads the examples `[start, stop)`, still encoded, and only the files they are in.
-
-        Args:
-            start: the first example.
-            stop: the one after the last.
-            file_seed: the seed of the order of files; None for their own order.
-
-        Returns:
-            (encoded image, int32 label) pairs; `decode` makes images of them.
-        """
+        """Reads the examples `[start, stop)`, still encoded, and only the files they are in."""
         if not self._sized:
             return self._raw(self._name, file_seed).skip(start).take(stop - start)
         part = tfds.core.ReadInstruction(self._name, from_=start, to=stop, unit="abs")
