@@ -123,6 +123,8 @@ REFUSED: list[tuple[Any, dict[str, Any], str]] = [
     ((IMAGES, LABELS), {"class_names": ["a", "b"]}, "a label is 4, but there are 2 class names"),
     ((IMAGES, LABELS), {"test": (IMAGES[..., :1], LABELS)}, "have 1 channels, and those"),
     ((IMAGES, LABELS), {"image_size": 0}, "image_size: 0"),
+    ((IMAGES, LABELS), {"channels": 2}, "channels: 2 is not allowed; give 1 or 3"),
+    ((IMAGES, LABELS), {"seed": -1}, "seed: -1 is not allowed"),
     (examples, {}, r"class_names\): missing"),
     (lambda: examples().batch(4), {"class_names": ["a"]}, "not batched"),
     (lambda: examples().repeat(), {"class_names": ["a"]}, "unknown, no or endless length"),

@@ -60,6 +60,7 @@ def from_examples(
         >>> source.num_train, source.num_classes, source.image_shape
         (100, 10, (28, 28, 1))
     """
+    check_options(seed, channels)
     given = {"train": train} if test is None else {"train": train, "test": test}
     splits = {part: _split(part, value) for part, value in given.items()}
     if class_names is None:
@@ -257,6 +258,18 @@ def _count_classes(splits: Any) -> int:
             f"{_WHERE}(class_names): missing beside a tf.data.Dataset; give a name for each label"
         )
     return max(split.num_classes for split in splits)
+
+
+def check_options(seed: int, channels: int | None) -> None:
+    """Checks what every way to open a dataset takes.
+
+    Raises:
+        ConfigError: One of them is not allowed.
+    """
+    if not isinstance(seed, int) or seed < 0:
+        raise ConfigError(f"seed: {seed!r} is not allowed; give an integer of 0 or more")
+    if channels not in (None, 1, 3):
+        raise ConfigError(f"channels: {channels!r} is not allowed; give 1 or 3")
 
 
 def checked_size(image_size: int | tuple[int, int] | None) -> tuple[int, int] | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from tfdist.data.builders import open_folder, open_tfds
-from tfdist.data.examples import checked_size, from_function
+from tfdist.data.examples import check_options, checked_size, from_function
 from tfdist.data.local_copy import copied
 from tfdist.data.recipe import Recipe, recipe_for
 from tfdist.data.source import Source
@@ -71,10 +71,7 @@ def load(
         >>> images.shape
         TensorShape([64, 32, 32, 3])
     """
-    if not isinstance(seed, int) or seed < 0:
-        raise ConfigError(f"seed: {seed!r} is not allowed; give an integer of 0 or more")
-    if channels not in (None, 1, 3):
-        raise ConfigError(f"channels: {channels!r} is not allowed; give 1 or 3")
+    check_options(seed, channels)
     size = checked_size(image_size)
     if validation_split and not name.startswith(_FOLDER):
         raise ConfigError(
