@@ -131,6 +131,46 @@ def test_what_is_gathered_is_in_the_replicas_order(strategy, dtype, numbers):
         equal(y, rows[0])
 
 
+def test_the_shapes_may_differ_from_step_to_step_of_a_loop(devices):
+    """Sparse gradients and gathered rows of a last batch, which is smaller on all replicas.
+
+    TensorFlow's own MirroredStrategy has collectives between the devices of one process.
+    """
+    strategy = tf.distribute.MirroredStrategy(devices[:2])
+    steps = [(4, 4), (2, 2), (4, 3), (1, 3), (3, 3)]
+    values = [draw(4, 2, seed=seed) for seed in range(2)]
+    transport = TensorFlowTransport(2)
+
+    @tf.function(autograph=False)
+    def loop(counts):
+        totals = tf.TensorArray(tf.float32, 0, dynamic_size=True, infer_shape=False)
+
+        def on_replica(of_replicas):
+            number = tf.distribute.get_replica_context().replica_id_in_sync_group
+            rows = tf.gather(np.stack(values), number)[: of_replicas[number]]
+            indices = tf.range(tf.shape(rows)[0])
+            sparse = tf.IndexedSlices(rows, indices, tf.constant([4, 2]))
+            (total,) = transport.sum_gradients([sparse])
+            return tf.convert_to_tensor(total), transport.gather(rows)
+
+        def step(index, totals):
+            results = strategy.run(on_replica, args=(counts[index],))
+            total, gathered = (strategy.experimental_local_results(each)[1] for each in results)
+            return index + 1, totals.write(index, tf.concat([total, gathered], axis=0))
+
+        _, totals = tf.while_loop(
+            lambda index, _: index < len(steps), step, (0, totals), parallel_iterations=1
+        )
+        return totals.concat()
+
+    wanted = []
+    for of_one, of_other in steps:
+        one, other = values[0][:of_one], values[1][:of_other]
+        padded = [np.pad(rows, ((0, 4 - len(rows)), (0, 0))) for rows in (one, other)]
+        wanted += [padded[0] + padded[1], one, other]
+    equal(loop(tf.constant(steps)), np.concatenate(wanted))
+
+
 def test_what_is_broadcast_is_the_first_replicas(devices):
     strategy = tfdist.mirrored_strategy(devices[1:4])
     large = 2**62 + 1  # No floating-point number.

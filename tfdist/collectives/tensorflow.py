@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -59,7 +60,7 @@ class TensorFlowTransport:
         return summed
 
     def sum_gradients(self, gradients: Sequence[Any]) -> list[Any]:
-        """Sums gradients, in one collective per data type, dense and sparse ones apart."""
+        """Sums dense gradients, in one collective per data type; concatenates sparse ones."""
         options = tf.distribute.experimental.CommunicationOptions(
             bytes_per_pack=self._bytes_per_pack
         )
@@ -72,8 +73,10 @@ class TensorFlowTransport:
             if self._wire_type is not None and value.dtype == tf.float32 and not sparse:
                 values[position] = tf.cast(value, self._wire_type)
             sent.setdefault((sparse, values[position].dtype), []).append(position)
-        for positions in sent.values():
-            summed = _all_reduce([values[i] for i in positions], options)
+        for (sparse, _), positions in sent.items():
+            here = sparse and self._in_one_process()
+            sums = _concatenate_slices if here else functools.partial(_all_reduce, options=options)
+            summed = sums([values[i] for i in positions])
             for position, value in zip(positions, summed, strict=True):
                 values[position] = value
         return [
@@ -91,6 +94,12 @@ class TensorFlowTransport:
 
     def gather(self, structure: Any) -> Any:
         """Concatenates tensors along their first axis, in the replicas' order."""
+        if self._in_one_process():
+            leaves = [value for value in tf.nest.flatten(structure) if value is not None]
+            rest = iter(_concatenate(leaves) if leaves else [])
+            return tf.nest.map_structure(
+                lambda value: value if value is None else next(rest), structure
+            )
 
         def of_leaf(value: tf.Tensor | None) -> tf.Tensor | None:
             if value is None:
@@ -100,6 +109,10 @@ class TensorFlowTransport:
                 return tf.cast(context.all_gather(sent, axis=0), value.dtype)
 
         return tf.nest.map_structure(of_leaf, structure)
+
+    def _in_one_process(self) -> bool:
+        """Returns whether all replicas are in this process."""
+        return len(real_context().strategy.extended.worker_devices) == self.replicas
 
     def broadcast(self, values: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         """Sends the first replica's integers to every replica: the others add zeros to them."""
@@ -124,6 +137,31 @@ def _all_reduce(values: Sequence[Any], options: Any) -> list[Any]:
 
     with giving_way() as context:
         return list(context.merge_call(reduce, args=tuple(values)))
+
+
+def _concatenate(values: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+    """Concatenates tensors of the replicas of one process along their first axis.
+
+    Without a collective, which would keep the shape that it had first for as long as a call of a
+    graph lasts: in a loop of steps the last, smaller batch has another one.
+    """
+
+    def concatenate(strategy: tf.distribute.Strategy, *of_replicas: Any) -> Any:
+        return [
+            strategy.extended.broadcast_to(
+                tf.concat(strategy.experimental_local_results(value), axis=0), value
+            )
+            for value in of_replicas
+        ]
+
+    with giving_way() as context:
+        return list(context.merge_call(concatenate, args=tuple(values)))
+
+
+def _concatenate_slices(values: Sequence[tf.IndexedSlices]) -> list[tf.IndexedSlices]:
+    """Sums sparse gradients of the replicas of one process: all their rows, one after another."""
+    rows = iter(_concatenate([part for value in values for part in (value.values, value.indices)]))
+    return [tf.IndexedSlices(next(rows), next(rows), value.dense_shape) for value in values]
 
 
 def _wider(dtype: tf.DType) -> tf.DType:
