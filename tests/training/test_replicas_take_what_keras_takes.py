@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import keras
 import numpy as np
 import pytest
@@ -66,6 +68,68 @@ def test_each_batch_of_a_prediction_draws_anew(devices):
         model = keras.Sequential([keras.Input((8,)), Always(0.5, seed=3)])
     found = tfdist.Trainer(model).predict(np.ones((12, 8), "float32"), batch_size=4, verbose=0)
     assert len({part.tobytes() for part in np.split(found, 3)}) == 3
+
+
+class Told(keras.callbacks.Callback):
+    """Keeps every call, with the parameters of the time and the names in the logs."""
+
+    def __init__(self):
+        super().__init__()
+        self.calls = []
+
+    def __getattribute__(self, name):
+        if not name.startswith("on_"):
+            return super().__getattribute__(name)
+
+        def call(*args, logs=None):
+            told = [sorted(each) if isinstance(each, dict) else each for each in (*args, logs)]
+            self.calls.append((name, told, sorted(self.params.items())))
+
+        return call
+
+
+@pytest.mark.parametrize("place", ["one_device", "mirrored"])
+def test_callbacks_are_told_what_keras_tells_them(devices, place):
+    def told(trainer_of, scope):
+        with scope:
+            model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+            model.compile("sgd", "mse", metrics=["mae"])
+        trainer, told = trainer_of(model), Told()
+        x, y = np.ones((11, 3), "float32"), np.ones((11, 1), "float32")
+        options = {"verbose": 0, "callbacks": [told]}
+        trainer.fit(x, y, 2, epochs=2, validation_split=0.4, validation_freq=2, **options)
+        trainer.evaluate(x, y, **options)
+        trainer.evaluate(x, y, batch_size=2, steps=3, **options)
+        trainer.predict(x, batch_size=5, **options)
+        return told.calls
+
+    scope = contextlib.nullcontext()
+    if place == "mirrored":
+        scope = tfdist.mirrored_strategy(devices[:2]).scope()
+    wanted = told(lambda model: model, contextlib.nullcontext())
+    assert len({call[0] for call in wanted}) == 14
+    assert told(tfdist.Trainer, scope) == wanted
+
+
+@pytest.mark.parametrize("place", ["one_device", "mirrored"])
+def test_evaluate_lists_a_metric_once_for_each_time_it_was_given(devices, place):
+    """Keras has one name twice where a metric is weighted too, and gives its value twice."""
+
+    def listed(trainer_of, scope):
+        with scope:
+            layer = keras.layers.Dense(1, kernel_initializer="ones")
+            model = keras.Sequential([keras.Input((3,)), layer])
+            model.compile("sgd", "mse", metrics=["mae"], weighted_metrics=["mae"])
+        x, y = np.arange(33, dtype="float32").reshape(11, 3), np.ones((11, 1), "float32")
+        weights = np.arange(11) % 3
+        return trainer_of(model).evaluate(x, y, sample_weight=weights, verbose=0)
+
+    scope = contextlib.nullcontext()
+    if place == "mirrored":
+        scope = tfdist.mirrored_strategy(devices[:2]).scope()
+    wanted = listed(lambda model: model, contextlib.nullcontext())
+    assert len(wanted) == 4
+    assert listed(tfdist.Trainer, scope) == pytest.approx(wanted)
 
 
 def test_batches_may_vary_in_length(devices):

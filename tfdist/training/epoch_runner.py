@@ -87,6 +87,7 @@ def evaluate_epoch(
 def evaluate(
     model: keras.Model,
     feed: AnyFeed,
+    epoch: Epoch,
     loop: Loop,
     every: keras.callbacks.CallbackList,
     follower: Follower,
@@ -99,7 +100,8 @@ def evaluate(
     Args:
         model: The model.
         feed: The data.
-        loop: The loop for it.
+        epoch: Its elements.
+        loop: The loop for them.
         every: The callbacks.
         follower: Notified of each call.
         exchange: Exchanges an integer with all workers; returns all values.
@@ -109,18 +111,11 @@ def evaluate(
         ConfigError: There is no element.
         Preempted: A worker was asked to stop. Training is saved.
     """
+    follower.before_evaluating(0)
     stopped = stopped_together(model, "stop_evaluating", exchange, every.callbacks)
     every.on_test_begin()
     loop.reset_metrics()
-    feed.restart()
-    evaluate_epoch(
-        feed.epoch(0, exchange),
-        loop,
-        every,
-        follower,
-        most=most,
-        stopped=stopped,
-    )
+    evaluate_epoch(epoch, loop, every, follower, most=most, stopped=stopped)
     loop.finish_epoch()
     feed.end_epoch()
     loop.publish()

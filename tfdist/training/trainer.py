@@ -22,7 +22,7 @@ from tfdist.training.checkpoint.position import Position
 from tfdist.training.description import Described
 from tfdist.training.epoch_runner import evaluate, predict, train_epoch
 from tfdist.training.feeds import Feeds, validation_is_due
-from tfdist.training.input.feed import AnyFeed
+from tfdist.training.input.feed import AnyFeed, Epoch
 from tfdist.training.loops.select import Loops
 from tfdist.training.model.alone import check_not_alone
 from tfdist.training.model.support import check
@@ -30,7 +30,6 @@ from tfdist.training.options import TrainerOptions
 from tfdist.training.plain_errors import plain_errors
 from tfdist.training.save import save_whole
 from tfdist.training.session import Follower, OnlyBeats, Session, give_back_memories, resume
-from tfdist.training.step.metrics import as_keras_lists
 from tfdist.training.stop_training import StopTraining
 from tfdist.training.timing import EpochTiming
 
@@ -293,7 +292,9 @@ class Trainer(Described):
                 loop.publish()
                 logs = loop.logs()
                 if validation is not None and validation_is_due(number, validation_freq):
-                    results = self._evaluate(validation, every, session)
+                    validation.restart()
+                    held_out = validation.epoch(0, self._group.exchange)
+                    results = self._evaluate(validation, held_out, every, session)
                     logs |= {f"val_{name}": value for name, value in results.items()}
                 every.on_epoch_end(number, logs)
                 stops = stop_training.exchange()
@@ -334,9 +335,10 @@ class Trainer(Described):
         check(self.model, self.strategy, runs_keras_steps=self._keras_steps)
         feed = self._feeds.feed(x, y, sample_weight, batch_size=batch_size, steps=steps)
         self._loops.loop(feed)
-        every = self._callback_list(callbacks, verbose, epochs=1, steps=steps)
-        logs = self._evaluate(feed, every, OnlyBeats(self._heart))
-        return logs if return_dict else as_keras_lists(self.model, logs, alone=self._keras_steps)
+        epoch = feed.epoch(0, self._group.exchange)
+        every = self._callback_list(callbacks, verbose, epochs=1, steps=steps or epoch.steps)
+        logs = self._evaluate(feed, epoch, every, OnlyBeats(self._heart))
+        return logs if return_dict else self.model._flatten_metrics_in_order(logs)
 
     @plain_errors
     def predict(
@@ -363,7 +365,7 @@ class Trainer(Described):
         loop = self._loops.loop(feed, training=False)
         exchange = self._group.exchange
         epoch = feed.epoch(0, exchange)
-        every = self._callback_list(callbacks, verbose, epochs=1, steps=epoch.steps)
+        every = self._callback_list(callbacks, verbose, epochs=1, steps=steps or epoch.steps)
         most = self.model.steps_per_execution if self._keras_steps else 1
         return predict(self.model, feed, epoch, loop, every, exchange=exchange, most=most)
 
@@ -380,15 +382,10 @@ class Trainer(Described):
             save_whole(self.model, path)
 
     def _evaluate(
-        self, feed: AnyFeed, every: keras.callbacks.CallbackList, follower: Follower
+        self, feed: AnyFeed, epoch: Epoch, every: Any, follower: Follower
     ) -> dict[str, Any]:
-        follower.before_evaluating(0)
         return evaluate(
-            self.model,
-            feed,
-            self._loops.loop(feed),
-            every,
-            follower,
+            *(self.model, feed, epoch, self._loops.loop(feed), every, follower),
             exchange=self._group.exchange,
             most=self._options.most_steps_a_call(self.model.steps_per_execution),
         )

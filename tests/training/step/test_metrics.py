@@ -17,7 +17,6 @@ from tfdist.training.step.metrics import (
     _adds_up,
     add_up,
     check_gathering,
-    in_order,
 )
 
 ARGUMENTS = {
@@ -76,15 +75,6 @@ def test_functions_and_classes_of_the_user_are_not_taken_to_add_up():
     assert not _adds_up(Own())
     assert not _adds_up(keras.metrics.MeanMetricWrapper(lambda t, p: p))
     assert _adds_up(keras.metrics.Mean())
-
-
-def test_the_order_of_evaluate_is_that_of_the_metrics_whatever_that_of_the_logs():
-    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(2)])
-    model.compile("sgd", "mse", metrics=["mse", "mae"])
-    x = np.ones((4, 2), "float32")
-    model.evaluate(x, x, verbose=0)
-    logs = {"alien": 5, "another": 6, "loss": 0, "mae": 2, "mse": 1}
-    assert in_order(model, logs) == [0, 1, 2, 5, 6]
 
 
 def compiled(*metrics, kind=keras.Sequential):

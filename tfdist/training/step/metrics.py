@@ -55,26 +55,6 @@ def check_gathering(model: keras.Model, strategy: tf.distribute.Strategy) -> Non
             )
 
 
-def in_order(model: keras.Model, logs: Mapping[str, Any]) -> list[Any]:
-    """Returns the values in the order of Keras' `evaluate`: metrics in theirs, others by name."""
-    names = dict.fromkeys(metric.name for metric in flat_metrics(model))
-    return [logs[name] for name in (*names, *sorted(logs.keys() - names)) if name in logs]
-
-
-def as_keras_lists(model: keras.Model, logs: Mapping[str, Any], *, alone: bool) -> Any:
-    """Returns what Keras' `evaluate` returns: the values in their order, or the only one.
-
-    Args:
-        model: The model.
-        logs: The values by name.
-        alone: Whether Keras' own steps made them.
-    """
-    if alone:
-        return model._flatten_metrics_in_order(logs)
-    values = in_order(model, logs)
-    return values[0] if len(values) == 1 else values
-
-
 class MetricTotals:
     """The sums behind a model's metrics, over all replicas and steps so far.
 
