@@ -22,13 +22,13 @@ def dense():
     return keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
 
 
-def refused(model, *named, **fit):
+def refused(model, *named, options=None, **fit):
     import tfdist
     from tfdist.errors import ConfigError
 
     before = [w.copy() for w in model.get_weights()]
     with pytest.raises(ConfigError) as error:
-        tfdist.Trainer(model).fit(**({"x": X, "y": Y, "verbose": 0} | fit))
+        tfdist.Trainer(model, **(options or {})).fit(**({"x": X, "y": Y, "verbose": 0} | fit))
     message = str(error.value)
     assert "\n" not in message
     for part in named:
@@ -178,6 +178,22 @@ def test_trainer_arguments(devices, arguments, named):
     model.compile("sgd", "mse")
     with pytest.raises(ConfigError, match=named):
         tfdist.Trainer(model, **arguments)
+
+
+@pytest.mark.parametrize("options", [{}, {"accumulate_steps": 2}], ids=["own step", "accumulated"])
+def test_float8_where_the_largest_value_of_a_batch_is_not_seen(mirrored, options):
+    import keras
+
+    class OwnStep(keras.Sequential):
+        def train_step(self, data):
+            return super().train_step(data)
+
+    with mirrored.scope():
+        kind = keras.Sequential if options else OwnStep
+        model = kind([keras.Input((2,)), keras.layers.Dense(1)])
+        model.layers[-1].quantize("float8")
+        model.compile("sgd", "mse")
+    refused(model, "inputs_scale", "float8", options=options)
 
 
 @pytest.mark.parametrize(

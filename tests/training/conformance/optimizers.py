@@ -179,6 +179,21 @@ def mixed_bfloat16(setting: Setting) -> Recipe:
     return classify(model)
 
 
+# A value that lies between two of float8's is rounded up here and down there, by a sixteenth of it.
+@feature("float8: scales that are overwritten with their gradient", GROUP, tolerance=2e-3)
+def float8(setting: Setting) -> Recipe:
+    model = classifier()
+    model.quantize("float8")
+    model.compile(sgd(), crossentropy(), metrics=["accuracy"])
+    rows = 5 * BATCH + 1  # The last batch leaves a replica without a row.
+    return Recipe(
+        model,
+        fit={"x": batches(inputs(rows), labels(rows)), "epochs": 2},
+        evaluate={"x": batches(inputs(17, seed=5), labels(17, seed=6))},
+        predict={"x": inputs(17, seed=5), "batch_size": BATCH},
+    )
+
+
 @feature("mixed_float16, loss scaling, a replica overflows", GROUP, tolerance=5e-3)
 def mixed_float16(setting: Setting) -> Recipe:
     keras.config.set_dtype_policy("mixed_float16")

@@ -232,7 +232,7 @@ class ParameterServerLoop(Loop):
         gradients = output.gradients
         if not self._optimize.looks_at_all:
             gradients = send_packed(gradients, self._step.variables.trainable)
-        finite = self._optimize(gradients, step)
+        finite = self._optimize(gradients, step, output.updated)
         outputs = self._without_gaps(output.outputs)
         return pack(output.metrics), output.logs, outputs, tf.cast(~finite, step.dtype)
 

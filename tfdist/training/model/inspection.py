@@ -35,6 +35,11 @@ class ModelVariables:
         )
 
 
+def is_overwritten(variable: keras.Variable) -> bool:
+    """Returns whether a weight's gradient is its new value, as of the scales of float8 layers."""
+    return bool(getattr(variable, "overwrite_with_gradient", False))
+
+
 def overrides(model: keras.Model, method: str) -> bool:
     """Returns whether the model's class overrides `method`."""
     return getattr(type(model), method) is not getattr(keras.Model, method)

@@ -10,7 +10,9 @@ from tfdist.strategy.kinds import kind_of, public_name
 from tfdist.training.model.inspection import (
     has_several_optimizers,
     inner_optimizer,
+    is_overwritten,
     optimizers_beside,
+    overrides,
 )
 
 _KERAS = tuple(int(part) for part in keras.__version__.split(".")[:2])
@@ -37,6 +39,9 @@ def check(
     _check_xla(model, strategy)
     if has_several_optimizers(model):
         _check_several_optimizers(model, strategy)
+    if overrides(model, "train_step"):
+        where = f"{type(model).__name__}.train_step under {public_name(strategy)}"
+        _check_overwritten(model, where, "leave the step to Keras")
     if strategy.num_replicas_in_sync > 1:
         _check_losses(model, strategy)
     _check_rows(model, strategy)
@@ -95,6 +100,14 @@ def _check_xla(model: keras.Model, strategy: tf.distribute.Strategy) -> None:
             f"compile(jit_compile=True): XLA cannot compile {public_name(strategy)}'s "
             f"{'variables on other tasks' if remote else 'collectives'}; "
             "use jit_compile=False or 'auto'"
+        )
+
+
+def _check_overwritten(model: keras.Model, where: str, instead: str) -> None:
+    for variable in filter(is_overwritten, model.trainable_variables):
+        raise ConfigError(
+            f"{where}: {variable.path} is overwritten with its gradient (float8), with the largest "
+            f"values of a whole batch, which is not seen at once; {instead}"
         )
 
 
@@ -201,6 +214,7 @@ def check_local_steps(model: keras.Model, local_steps: int) -> None:
             f"Trainer(local_steps): {type(model).__name__}.train_step uses several optimizers and "
             "updates the weights itself; leave local_steps out"
         )
+    _check_overwritten(model, f"Trainer(local_steps): {local_steps} is given", "leave it out")
     if isinstance(getattr(model, "optimizer", None), keras.optimizers.LossScaleOptimizer):
         raise ConfigError(
             f"Trainer(local_steps): {local_steps} is given, with a LossScaleOptimizer, which may "
@@ -217,6 +231,7 @@ def check_accumulation(model: keras.Model, accumulate_steps: int) -> None:
     if accumulate_steps == 1:
         return
     _check_regularizers(model, "Trainer(accumulate_steps)")
+    _check_overwritten(model, "Trainer(accumulate_steps)", "use a larger batch")
     if not kind_of(model.distribute_strategy).is_synchronous:
         raise ConfigError(
             "Trainer(accumulate_steps): under ParameterServerStrategy each worker updates "

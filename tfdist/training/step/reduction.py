@@ -23,7 +23,7 @@ class Reduced(NamedTuple):
         state: New values of the variables that the model itself changes.
         logs: Scalars that an overridden step returned beside the metrics.
         weight: Scalar float32, the sum of the slices' weights: the batch in nominal batches.
-        updated: New values of the variables that the step's own optimizers updated.
+        updated: New values that the step itself computed; see `ReplicaOutput`.
     """
 
     gradients: list[Any]

@@ -35,6 +35,7 @@ from tfdist.training.step.capture import ScalarMeans
 from tfdist.training.step.gradients import through_assignments
 from tfdist.training.step.logs import Reported, ReturnedLogs
 from tfdist.training.step.loss_sums import LossSums
+from tfdist.training.step.overwritten import split
 from tfdist.training.step.packing import values_of
 from tfdist.training.step.shared_state import SharedState
 from tfdist.training.step.slicing import Slice
@@ -58,7 +59,8 @@ class ReplicaOutput(NamedTuple):
         outputs: The predictions (and targets), where metrics are to be updated by all
             replicas together.
         updated: New values of the variables that the step's own optimizers updated, in the
-            order of `ReplicaStep.updated`: the same on every replica.
+            order of `ReplicaStep.updated`, or else of those that are overwritten with their
+            gradient: the same on every replica.
     """
 
     gradients: list[Any]
@@ -319,6 +321,9 @@ class KerasStep(ReplicaStep):
         gradients = through_assignments(
             tape, scaled, values, self.variables.trainable, scope.replaced
         )
+        gradients, overwritten = split(
+            gradients, values, self.variables.trainable, piece.count, self._transport
+        )
         state = self._changed_state(scope, piece, TRAIN)
         grown, logs = self._metrics_and_logs(scope, {}, piece, training=True)
-        return ReplicaOutput(gradients, grown, state, logs, outputs)
+        return ReplicaOutput(gradients, grown, state, logs, outputs, overwritten)

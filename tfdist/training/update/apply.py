@@ -15,6 +15,8 @@ import keras
 import tensorflow as tf
 
 from tfdist.collectives.replica_context import ReducedView
+from tfdist.training.model.inspection import is_overwritten
+from tfdist.training.step.overwritten import without
 from tfdist.training.step.reduction import Reduced
 from tfdist.training.step.replica import ReplicaStep
 from tfdist.training.step.slicing import Slice
@@ -45,6 +47,8 @@ class OptimizerUpdate:
         self.scaler = LossScaler(optimizer)
         self._optimizer = self.scaler.optimizer
         self._trainable = trainable
+        self._updated = without(trainable, trainable)
+        self._overwritten = [v for v in trainable if is_overwritten(v)]
         self._strategy = strategy
         self._compiles = compiles
         self._ema = MovingAverage(self._optimizer, trainable)
@@ -62,21 +66,25 @@ class OptimizerUpdate:
         limits = [getattr(self._optimizer, name, None) for name in clips]
         return self.scaler.value() is not None or any(limit is not None for limit in limits)
 
-    def __call__(self, gradients: Any, step: tf.Tensor | None = None) -> tf.Tensor:
+    def __call__(
+        self, gradients: Any, step: tf.Tensor | None = None, overwritten: Sequence[Any] = ()
+    ) -> tf.Tensor:
         """Updates the weights, unless a gradient overflowed; in cross-replica context.
 
         Args:
             gradients: One for each weight, the same on every replica.
             step: The number of this update from 0, where the optimizer's counter does not hold
                 it; the counter is not changed then.
+            overwritten: New values of the weights that are overwritten with their gradient.
 
         Returns:
             Scalar bool: no gradient overflowed.
         """
+        gradients = without(gradients, self._trainable)
         local = [_first(self._strategy, gradient) for gradient in gradients]
         finite = self.scaler.all_finite(local)
 
-        compiles = is_compiled(self._optimizer, self._trainable, local, self._compiles)
+        compiles = is_compiled(self._optimizer, self._updated, local, self._compiles)
 
         def update() -> None:
             with self._ema.held_back(), fused(self._optimizer):
@@ -84,6 +92,8 @@ class OptimizerUpdate:
                     captured = compiled(self._on_replicas)(local, step)
                 else:
                     captured = self._on_replicas(gradients, step)
+            for variable, value in zip(self._overwritten, overwritten, strict=True):
+                variable.value.assign(_first(self._strategy, value))
             for variable, value in zip(self._captured, captured, strict=True):
                 variable.value.assign(value)
             self._ema.update(self.iterations.value if step is None else step + 1)
@@ -107,7 +117,7 @@ class OptimizerUpdate:
         gradients = self.scaler.unscale(gradients)
         reading = (lambda: _Reading(given, initialize_variables=False)) if given else nullcontext
         with ReducedView(real, reading), keras.StatelessScope(given) as scope:
-            self._optimizer.apply(gradients, self._trainable)
+            self._optimizer.apply(gradients, self._updated)
         candidates = [*self._optimizer.variables, *self._trainable]
         self._captured = [
             variable
@@ -152,7 +162,7 @@ class PlainUpdate:
 
     def apply(self, reduced: Reduced) -> None:
         """Updates the weights."""
-        self._optimize(reduced.gradients)
+        self._optimize(reduced.gradients, overwritten=reduced.updated)
 
     def finish(self) -> None:
         """Does nothing: every batch is in the weights."""
