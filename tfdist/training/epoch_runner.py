@@ -170,12 +170,19 @@ def predict_epoch(
         ConfigError: There is no element.
     """
     predictions: list[Any] = []
+    # Where nobody looks at them earlier, outputs that are under way are fetched in the end.
+    told = any(
+        not getattr(callback.on_predict_batch_end, "_is_default", False)
+        for callback in every.callbacks
+        if not isinstance(callback, keras.callbacks.ProgbarLogger)
+    )
     step = 0
     while _any_left(epoch, step):
         count = _wanted(epoch, step, most)
         every.on_predict_batch_begin(step)
         taken = epoch.taken
-        predictions.append(loop.predict(epoch, count))
+        prediction = loop.predict(epoch, count)
+        predictions.append(loop.fetch(prediction) if told else prediction)
         last = step + (most if epoch.several else count) - 1
         count = _made(epoch, taken, count)
         every.on_predict_batch_end(last, {"outputs": predictions[-1]})
@@ -183,7 +190,7 @@ def predict_epoch(
         if stopped():
             break
     _require_any(epoch, step)
-    return loop.join([loop.fetch(prediction) for prediction in predictions])
+    return loop.join(predictions if told else [loop.fetch(each) for each in predictions])
 
 
 def _wanted(epoch: Epoch, step: int, most: int) -> int:

@@ -22,6 +22,7 @@ from tests.training.loops.made import (
     weight,
 )
 from tfdist.collectives.layout import ReplicaLayout
+from tfdist.training.epoch_runner import predict_epoch
 from tfdist.training.input.adapters import make_feed
 from tfdist.training.loops import grouping, parameter_server
 from tfdist.training.loops.parameter_server import ParameterServerLoop
@@ -181,6 +182,34 @@ def test_predictions_are_fetched_in_the_order_they_were_asked_for(strategy):
     epoch = epoch_of()
     outputs = [loop.predict(epoch) for _ in range(epoch.steps)]
     assert np.concatenate([loop.fetch(o) for o in outputs]).tolist() == (2 * X).tolist()
+
+
+@pytest.mark.parametrize("listens", [True, False])
+def test_a_callback_is_given_outputs_and_only_where_it_looks_are_they_waited_for(strategy, listens):
+    model, loop, coordinator = make(strategy, workers=2)
+    model.set_weights([np.array([[2.0]])])
+    told = []
+
+    class Listener(keras.callbacks.Callback):
+        def on_predict_batch_end(self, batch, logs=None):
+            told.append(np.asarray(logs["outputs"]).tolist())
+
+    every = keras.callbacks.CallbackList(
+        [Listener()] if listens else [keras.callbacks.Callback()], model=model, add_progbar=True
+    )
+    predicted = predict_epoch(epoch_of(), loop, every)
+    assert predicted.tolist() == (2 * X).tolist()
+    assert sum(told, []) == ((2 * X).tolist() if listens else [])
+    assert coordinator.most == (1 if listens else 3)
+
+
+def test_a_model_that_is_not_compiled_predicts(strategy):
+    with strategy.scope():
+        layer = keras.layers.Dense(1, use_bias=False, kernel_initializer="ones")
+        model = keras.Sequential([keras.Input((1,)), layer])
+    loop = ParameterServerLoop(model, strategy, Coordinator())
+    outputs = loop.fetch(loop.predict(epoch_of()))
+    assert outputs.numpy().tolist() == X[:BATCH].tolist()
 
 
 def test_a_batch_whose_answer_is_lost_counts_once(strategy):

@@ -16,6 +16,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from tfdist.collectives.own_variable import own_variable
 from tfdist.collectives.peer_errors import is_loss, lost_ps
 from tfdist.collectives.transport import SingleReplica
 from tfdist.strategy.beats import awaiting_workers
@@ -76,7 +77,9 @@ class ParameterServerLoop(Loop):
         self._held: Any = None
         # Where metrics need the outputs of a batch, these come back by themselves.
         self._grouping = Grouping(most=1) if self._gathers else Grouping(workers=workers)
-        self._iterations = self._optimize.iterations
+        # A model that is not compiled predicts.
+        compiled_with = compiled_optimizer(model)
+        self._iterations = self._optimize.iterations if compiled_with else own_variable(0)
         self._count = self._written = int(self._iterations.numpy())
         compiled = tf.function(reduce_retracing=True, autograph=False)
         self._train = compiled(self._train_batch)
