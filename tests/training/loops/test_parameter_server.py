@@ -101,8 +101,8 @@ def test_every_batch_is_trained_on_once_in_the_end(strategy, workers, rows):
     for number in range(2):
         loop.reset_metrics()
         epoch = epoch_of(number=number, hands_out_rows=rows)
-        loop.train(epoch, 2)
-        loop.train(epoch, 1)
+        loop.train(epoch, 2, logs=False)
+        loop.train(epoch, 1, logs=False)
         loop.finish_epoch()
         assert coordinator.under_way == 0
         begun = [0.0, *plain_weights(epochs=2)][3 * number : 3 * number + 3]
@@ -174,6 +174,23 @@ def test_evaluation_counts_all_rows_and_changes_nothing(strategy):
     loop.finish_epoch()
     assert numbers(loop.logs()) == plain_logs([0.5] * 3)
     assert (weight(model), int(model.optimizer.iterations.numpy())) == (0.5, 0)
+
+
+def test_the_first_logs_of_an_epoch_are_those_of_a_batch(strategy):
+    """Metrics of nothing are 0: a callback that stops at a small loss would stop there."""
+    model, loop, coordinator = make(strategy, workers=2)
+    for _ in range(2):
+        loop.reset_metrics()
+        model.set_weights([np.array([[0.0]])])
+        epoch = epoch_of()
+        assert loop.train(epoch, 1, logs=False) == {}
+        for _ in range(2):
+            logs = loop.train(epoch, 1)
+            assert logs["loss"] == np.mean(Y[:BATCH] ** 2)
+    assert coordinator.under_way == 2  # Only the first batch was waited for.
+    loop.reset_metrics()
+    model.set_weights([np.array([[0.0]])])
+    assert loop.test(epoch_of(), 1)["loss"] == np.mean(Y[:BATCH] ** 2)
 
 
 def test_predictions_are_fetched_in_the_order_they_were_asked_for(strategy):

@@ -74,6 +74,7 @@ class ParameterServerLoop(Loop):
         workers = _count_workers()
         self._most_under_way = _PER_WORKER * workers
         self._under_way: collections.deque[Any] = collections.deque()
+        self._any_answered = False
         self._held: Any = None
         # Where metrics need the outputs of a batch, these come back by themselves.
         self._grouping = Grouping(most=1) if self._gathers else Grouping(workers=workers)
@@ -93,6 +94,7 @@ class ParameterServerLoop(Loop):
     def reset_metrics(self) -> None:
         """Resets the metrics."""
         self.settle()
+        self._any_answered = False
         self.totals.reset()
         for logs in self._logs.values():
             logs.clear()
@@ -114,6 +116,7 @@ class ParameterServerLoop(Loop):
         if not logs:
             return {}
         self._hand_out()
+        self._await_first()
         self._write_count()
         return self.logs()
 
@@ -123,6 +126,7 @@ class ParameterServerLoop(Loop):
         for _ in range(steps):
             data, _ = epoch.pop()
             self._schedule(1, tf.constant(self._count - 1), self._test, data, epoch.held)
+        self._await_first()
         return self.logs()
 
     def predict(self, epoch: Epoch, steps: int = 1) -> Any:
@@ -152,6 +156,7 @@ class ParameterServerLoop(Loop):
         self.reset_metrics()
         if totals is not None:
             self.totals.assign(totals)
+            self._any_answered = True
         self._logs[True].update(logs)
 
     def finish_epoch(self) -> None:
@@ -206,11 +211,17 @@ class ParameterServerLoop(Loop):
                 self._coordinator.done()
                 time.sleep(_AGAIN_SECONDS)
 
+    def _await_first(self) -> None:
+        """Waits for an answer where there is none: metrics of nothing would tell a loss of 0."""
+        if self._under_way and not self._any_answered:
+            self._drain(len(self._under_way) - 1)
+
     def _drain(self, most: int) -> None:
         """Processes results until at most `most` closures are under way."""
         while len(self._under_way) > most:
             value, batches, before = self._under_way.popleft()
             grown, logs, outputs, overflows = self._answer(value)
+            self._any_answered = True
             self._grouping.answered(batches)
             self._count -= int(overflows)  # For a gradient that overflowed no step was made.
             for each in [grown] if batches == 1 else zip(*grown, strict=True):
