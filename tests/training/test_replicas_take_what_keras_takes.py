@@ -132,6 +132,140 @@ def test_evaluate_lists_a_metric_once_for_each_time_it_was_given(devices, place)
     assert listed(tfdist.Trainer, scope) == pytest.approx(wanted)
 
 
+class Largest(keras.metrics.Metric):
+    """Keeps no sum."""
+
+    def __init__(self):
+        super().__init__(name="inner")
+        self.kept = self.add_weight(shape=(), initializer="zeros")
+
+    def update_state(self, values):
+        self.kept.assign(keras.ops.maximum(self.kept, keras.ops.max(values)))
+
+    def result(self):
+        return self.kept
+
+
+class OwnMetrics(keras.Sequential):
+    """Reports a metric under another name, and leaves the loss out, as Keras' guide has it."""
+
+    kind = keras.metrics.Mean
+
+    def __init__(self, made):
+        super().__init__(made)
+        self.extra = self.kind() if self.kind is Largest else self.kind(name="inner")
+
+    def compute_metrics(self, x, y, y_pred, sample_weight=None):
+        logs = super().compute_metrics(x, y, y_pred, sample_weight)
+        self.extra.update_state(keras.ops.abs(x))
+        return {"mae": logs["mae"], "outer": self.extra.result()}
+
+
+class OwnMetricsWithoutSums(OwnMetrics):
+    kind = Largest
+
+
+def with_metrics(kind, strategy):
+    with strategy.scope():
+        dense = layers.Dense(1, kernel_initializer="ones")
+        model = kind([keras.Input((2,)), dense])
+        model.compile("sgd", "mse", metrics=["mae"])
+    return tfdist.Trainer(model)
+
+
+@pytest.mark.parametrize("kind", [OwnMetrics, OwnMetricsWithoutSums])
+def test_what_compute_metrics_returns_is_reported_and_nothing_else(devices, kind):
+    x, y = numbers(11), numbers(11, 1)
+    found = []
+    for strategy in strategies(devices):
+        trainer = with_metrics(kind, strategy)
+        history = trainer.fit(x, y, batch_size=4, shuffle=False, epochs=2, verbose=0).history
+        found.append(history | trainer.evaluate(x, y, verbose=0, return_dict=True))
+        assert set(found[-1]) == {"mae", "outer"}
+    for name, value in found[0].items():
+        for of_replicas in found[1:]:
+            assert of_replicas[name] == pytest.approx(value, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("base", "said"), [(OwnMetrics, "'inner'"), (OwnMetricsWithoutSums, "'x'")]
+)
+def test_a_log_of_compute_metrics_that_no_replica_knows_is_refused(devices, base, said):
+    class Own(base):
+        def compute_metrics(self, x, y, y_pred, sample_weight=None):
+            logs = super().compute_metrics(x, y, y_pred, sample_weight)
+            return logs | {"x": logs["outer"] * 2.0}
+
+    trainer = with_metrics(Own, strategies(devices)[1])
+    with pytest.raises(ConfigError, match=f"Own.compute_metrics: log .*{said}"):
+        trainer.fit(numbers(), numbers(width=1), verbose=0)
+
+
+def test_a_model_may_make_a_metric_when_its_metrics_are_first_asked_for(devices):
+    class Late(keras.Sequential):
+        late = None
+
+        @property
+        def metrics(self):
+            self.late = self.late or keras.metrics.Mean(name="late")
+            return [*super().metrics, self.late]
+
+        def compute_loss(self, *args, **kwargs):
+            loss = super().compute_loss(*args, **kwargs)
+            self.late.update_state(loss)
+            return loss
+
+    x, y = numbers(8), numbers(8, 1)
+    found = [with_metrics(Late, each).fit(x, y, verbose=0).history for each in strategies(devices)]
+    assert found[1]["late"] == pytest.approx(found[0]["late"], rel=1e-6)
+    assert found[2]["late"] == pytest.approx(found[0]["late"], rel=1e-6)
+
+
+class Turning(keras.utils.PyDataset):
+    """Rows that depend on what it was told, and as many batches as it was told."""
+
+    def __init__(self):
+        super().__init__()
+        self.begun = self.ended = 0
+
+    def __len__(self):
+        return 3 + self.ended % 2
+
+    def __getitem__(self, index):
+        x = numbers(4, seed=100 * self.begun + 10 * self.ended + index)
+        return x, x.sum(axis=1, keepdims=True)
+
+    def on_epoch_begin(self):
+        self.begun += 1
+
+    def on_epoch_end(self):
+        self.ended += 1
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_a_py_dataset_is_told_and_shuffled_as_on_one_device(devices, shuffle):
+    def losses(strategy, trainer_of=tfdist.Trainer):
+        keras.utils.set_random_seed(1)
+        with strategy.scope() if strategy else contextlib.nullcontext():
+            trainer = trainer_of(linear())
+        data, held_out = Turning(), Turning()
+        told = {"validation_data": held_out, "shuffle": shuffle, "epochs": 3, "verbose": 0}
+        found = trainer.fit(data, **told).history
+        found["evaluated"] = trainer.evaluate(held_out, verbose=0)
+        found["predicted"] = trainer.predict(held_out, verbose=0).ravel().tolist()
+        return found, [(each.begun, each.ended) for each in (data, held_out)]
+
+    one, told = losses(None)
+    if not shuffle:
+        of_keras, told_by_keras = losses(None, lambda model: model)
+        assert (one, told) == (of_keras, told_by_keras)
+    for strategy in strategies(devices)[1:]:
+        several, also_told = losses(strategy)
+        assert also_told == told
+        for name, values in one.items():
+            assert several[name] == pytest.approx(values, rel=1e-5)
+
+
 def test_batches_may_vary_in_length(devices):
     def batches():
         for length in (5, 7, 4):

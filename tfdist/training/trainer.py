@@ -184,7 +184,8 @@ class Trainer(Described):
                 worker's stop training, all stop after the same batch.
             validation_split: The fraction of the arrays, at their end, to validate on.
             validation_data: Data to validate on: (x, y), (x, y, sample_weight) or as for `x`.
-            shuffle: Whether arrays are shuffled anew in each epoch.
+            shuffle: Whether arrays, and the batches of a `PyDataset`, are shuffled anew in each
+                epoch.
             class_weight: A weight for each class.
             sample_weight: A weight for each example, with arrays.
             initial_epoch: The epoch to start at.
@@ -335,6 +336,7 @@ class Trainer(Described):
         check(self.model, self.strategy, runs_keras_steps=self._keras_steps)
         feed = self._feeds.feed(x, y, sample_weight, batch_size=batch_size, steps=steps)
         self._loops.loop(feed)
+        feed.restart()
         epoch = feed.epoch(0, self._group.exchange)
         every = self._callback_list(callbacks, verbose, epochs=1, steps=steps or epoch.steps)
         logs = self._evaluate(feed, epoch, every, OnlyBeats(self._heart))

@@ -73,14 +73,18 @@ def make_feed(
     make: Callable[[int, int], tf.data.Dataset]
     peek: Callable[[], tf.data.Dataset] | None = None
     pass_over: Callable[[int], None] = lambda epochs: None  # noqa: E731
+    begin_epoch: Callable[[], None] = lambda: None  # noqa: E731
     end_epoch: Callable[[], None] = lambda: None  # noqa: E731
+    on_restart: Callable[[], None] = lambda: None  # noqa: E731
     if isinstance(x, tf.data.Dataset):
         readings = Readings(x, goes_on=steps is not None)
         make, peek = readings.make, readings.peek
         pass_over, end_epoch = readings.pass_over, readings.end_epoch
     elif isinstance(x, keras.utils.PyDataset):
-        make, pass_over = _of_py_dataset(x)
-        end_epoch = x.on_epoch_end
+        make, peek = _of_py_dataset(x, seed if shuffle else None)
+        begin_epoch, end_epoch = x.on_epoch_begin, x.on_epoch_end
+        # Keras has `on_epoch_end` called before the first epoch too.
+        pass_over, on_restart = functools.partial(_pass_over_epochs, x), end_epoch
     elif callable(x) and not hasattr(x, "__array__"):
         return _of_function(x, layout, class_weight, steps)
     elif inspect.isgenerator(x) or (isinstance(x, Iterator) and not hasattr(x, "__array__")):
@@ -131,7 +135,9 @@ def make_feed(
         steps=steps,
         sample=sample,
         pass_over=pass_over,
+        begin_epoch=begin_epoch,
         end_epoch=end_epoch,
+        on_restart=on_restart,
         ends=ends,
     )
 
@@ -264,19 +270,29 @@ def _of_generator(
 
 
 def _of_py_dataset(
-    data: keras.utils.PyDataset,
-) -> tuple[Callable[[int, int], tf.data.Dataset], Callable[[int], None]]:
+    data: keras.utils.PyDataset, seed: int | None
+) -> tuple[Callable[[int, int], tf.data.Dataset], Callable[[], tf.data.Dataset]]:
+    """Returns datasets of an epoch's batches, and one of the first batch.
+
+    Args:
+        data: The batches.
+        seed: Their order depends on it and the epoch; None for their own order.
+    """
     length = data.num_batches
     looked_at = _LOOKED_AT if length is None else min(_LOOKED_AT, length)
     if not looked_at:
         raise ConfigError("data: the PyDataset has no batch; give at least one example")
-    signature = _signature(*(tuples(data[index]) for index in range(looked_at)))
+    seen = [tuples(data[index]) for index in range(looked_at)]
+    signature = _signature(*seen)
 
     def make(epoch: int, first_batch: int) -> tf.data.Dataset:
+        length = data.num_batches  # It may be another one in each epoch.
+        order = order_of_batches(length, seed, epoch)
+
         def batches() -> Iterator[Any]:
             counter = itertools.count(first_batch)
             for index in counter if length is None else range(first_batch, length):
-                yield tuples(data[index])
+                yield tuples(data[index if order is None else order[index]])
 
         dataset = tf.data.Dataset.from_generator(batches, output_signature=signature)
         if length is not None:
@@ -284,11 +300,32 @@ def _of_py_dataset(
             dataset = dataset.apply(tf.data.experimental.assert_cardinality(left))
         return dataset
 
-    def pass_over(epochs: int) -> None:
-        for _ in range(epochs):
-            data.on_epoch_end()
+    def peek() -> tf.data.Dataset:
+        return tf.data.Dataset.from_generator(lambda: iter(seen[:1]), output_signature=signature)
 
-    return make, pass_over
+    return make, peek
+
+
+def _pass_over_epochs(data: keras.utils.PyDataset, epochs: int) -> None:
+    for _ in range(epochs):
+        data.on_epoch_begin()
+        data.on_epoch_end()
+
+
+def order_of_batches(count: int | None, seed: int | None, epoch: int) -> list[int] | None:
+    """Returns the shuffled order of an epoch's batches.
+
+    Args:
+        count: How many there are; None for infinitely many.
+        seed: The order depends on it and the epoch; None for the data's own order.
+        epoch: The number of the epoch.
+
+    Returns:
+        The numbers of the batches; None for their own order.
+    """
+    if seed is None or count is None:
+        return None
+    return np.random.default_rng((seed, epoch)).permutation(count).tolist()
 
 
 def _signature(*elements: Any) -> Any:

@@ -100,7 +100,9 @@ class Feed:
         sample: Returns a dataset whose first element `sample` takes, if not the data itself.
         pass_over: Skips a number of epochs, where the order of an epoch depends on the number of
             earlier reads.
+        begin_epoch: Called before each epoch.
         end_epoch: Called after each epoch.
+        on_restart: Called where the data begins anew.
         ends: Whether the data can be read once only, so that a later epoch may have nothing.
         held: What `arrays.pick` takes if the elements are the numbers of rows, else None.
 
@@ -118,14 +120,18 @@ class Feed:
         steps: int | None = None,
         sample: Callable[[], tf.data.Dataset] | None = None,
         pass_over: Callable[[int], None] = lambda epochs: None,
+        begin_epoch: Callable[[], None] = lambda: None,
         end_epoch: Callable[[], None] = lambda: None,
+        on_restart: Callable[[], None] = lambda: None,
         ends: bool = False,
         held: Any = None,
     ) -> None:
         self._make = make
         self._make_sample = sample or (lambda: make(0, 0))
         self._pass_over = pass_over
+        self._begin_epoch = begin_epoch
         self.end_epoch = end_epoch
+        self._on_restart = on_restart
         self._ends = ends
         self._held = held
         self._begun = False
@@ -162,6 +168,7 @@ class Feed:
     def restart(self) -> None:
         """Makes the next epoch begin at the beginning of the data."""
         self._running = None
+        self._on_restart()
 
     def resume(self, first_epoch: int, epoch: int, step: int) -> None:
         """Moves the data to the position of an earlier run, before `epoch` is called.
@@ -189,6 +196,7 @@ class Feed:
             exchange: Returns every worker's value of a number, for shards of unequal length.
             first: The element to start at; `steps` of the epoch counts those before it too.
         """
+        self._begin_epoch()
         begun = self._begin(number, exchange, first)
         begun.held = self._held
         return begun

@@ -20,7 +20,11 @@ from keras.src.trainers.data_adapters.array_data_adapter import ArrayDataAdapter
 
 from tfdist.collectives.layout import ReplicaLayout
 from tfdist.errors import ConfigError
-from tfdist.training.input.adapters import function_batches, with_class_weight
+from tfdist.training.input.adapters import (
+    function_batches,
+    order_of_batches,
+    with_class_weight,
+)
 from tfdist.training.input.batch import rows_of
 from tfdist.training.input.keras_feed import Batches, KerasFeed
 
@@ -235,10 +239,8 @@ class _Ordered(keras.utils.PyDataset):
 
     def begin(self, epoch: int, first: int) -> None:
         """Sets the order of the batches for an epoch, and the first one to read."""
-        count = self.inner.num_batches
-        self._first, self._order = first, None
-        if self._seed is not None and count is not None:
-            self._order = np.random.default_rng((self._seed, epoch)).permutation(count).tolist()
+        self._first = first
+        self._order = order_of_batches(self.inner.num_batches, self._seed, epoch)
 
     def __getitem__(self, index: int) -> Any:
         index += self._first

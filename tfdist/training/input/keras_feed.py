@@ -172,6 +172,7 @@ class KerasFeed:
         if self._steps is None:
             self._pass_over((epoch - first_epoch) * (1 if length is None else 2))
             for _ in range(epoch - first_epoch):
+                self._batches.begin_epoch()
                 self._batches.end_epoch()
             return
         began, seen, reads = first_epoch, 0, 0

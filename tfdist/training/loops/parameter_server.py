@@ -229,7 +229,9 @@ class ParameterServerLoop(Loop):
             if outputs:
                 outputs = self._with_gaps(outputs)
                 totals = [total.read_value() for total in self.totals.variables]
-                self.totals.assign(self._step.update_metrics_together(totals, outputs, before))
+                with self._step.intercepting():
+                    grown = self._step.update_metrics_together(totals, outputs, before)
+                self.totals.assign(grown)
             self._logs[self._training].update({k: float(value) for k, value in logs.items()})
 
     # The functions below are traced, and run on a worker.

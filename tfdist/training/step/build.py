@@ -98,6 +98,13 @@ def _reason(model: keras.Model) -> ConfigError | None:
     return None
 
 
+class _Zeros(dict[str, Any]):
+    """Results of metrics that are not read: a zero of any name."""
+
+    def __missing__(self, name: str) -> tf.Tensor:
+        return tf.zeros([])
+
+
 def _make_losses_and_metrics(
     model: keras.Model, x: Any, y: Any, y_pred: Any, sample_weight: Any
 ) -> None:
@@ -106,9 +113,11 @@ def _make_losses_and_metrics(
     They are made outside the strategy's scope, as the replicas' sums are kept elsewhere. To read
     or assign metrics made in the scope would be a collective of all workers, so nothing does.
     """
+    # Keras' fit resets metrics first; a model may make its own when they are first asked for.
+    _ = model.metrics
     model.compute_loss(x=x, y=y, y_pred=y_pred, sample_weight=sample_weight)
     there = [(v, tf.zeros(v.shape, v.dtype)) for v in model.metrics_variables]
-    model.get_metrics_result = dict
+    model.get_metrics_result = _Zeros
     try:
         with keras.StatelessScope(there):
             model.compute_metrics(x, y, y_pred, sample_weight=sample_weight)

@@ -87,6 +87,23 @@ class ReturnedLogs(contextlib.AbstractContextManager["ReturnedLogs"]):
                 extra[name] = tf.cast(value, tf.float32)
         return reported, extra
 
+    def results_only(self, logs: Any, where: str) -> Reported | None:
+        """Returns the logs to report, all of which are metrics' results; as for `sort`.
+
+        Raises:
+            ConfigError: A log is no metric's result.
+        """
+        touched = {id(variable) for metric in self._metrics for variable in metric.variables}
+        reported, _ = self.sort(logs, touched, where)
+        for name, metric in (reported or {}).items():
+            if metric is None:
+                raise ConfigError(
+                    f"{where}: log {name!r} is not the result of a metric, and there are metrics "
+                    "that keep no sums, which all replicas update together; keep the value in a "
+                    "metric of its own"
+                )
+        return reported
+
     def _result(self, metric: keras.Metric, result: Any) -> Any:
         value = result()
         if getattr(self._of_thread, "seen", None) is not None:
@@ -122,4 +139,4 @@ def _flat(logs: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _in_graph(value: Any) -> bool:
-    return tf.is_tensor(value) and not isinstance(value, tf.__internal__.EagerTensor)
+    return isinstance(value, tf.Tensor) and not isinstance(value, tf.__internal__.EagerTensor)

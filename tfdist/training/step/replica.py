@@ -162,8 +162,7 @@ class ReplicaStep(abc.ABC):
             if overrides(self.model, "test_step"):
                 logs = self.model.test_step(piece.data)
             else:
-                _, outputs = self._forward(piece, scope, training=False)
-                logs = {}
+                _, outputs, logs = self._forward(piece, scope, training=False)
         state = self._changed_state(scope, piece, TEST)
         grown, extra = self._metrics_and_logs(scope, logs, piece, training=False)
         return ReplicaOutput([], grown, state, extra, outputs)
@@ -214,9 +213,15 @@ class ReplicaStep(abc.ABC):
         if updates is not None:
             updated = [self._after_update(updates)] if self._counts_updates else ()
         mapping = [*zip(self.variables.metrics, totals, strict=True), *updated]
+        self._returned.start()
         with self._view(real_context(), rows_of(y_pred)), keras.StatelessScope(mapping) as scope:
-            self.model.compute_metrics(x, y, y_pred, sample_weight=sample_weight)
-            return [scope.get_current_value(variable) for variable in self.variables.metrics]
+            logs = self.model.compute_metrics(x, y, y_pred, sample_weight=sample_weight)
+            grown = [scope.get_current_value(variable) for variable in self.variables.metrics]
+        if overrides(self.model, "compute_metrics"):
+            where = f"{type(self.model).__name__}.compute_metrics"
+            reported = self._returned.results_only(logs, where)
+            self.reported = {True: reported, False: reported}
+        return grown
 
     def _after_update(self, updates: tf.Tensor | None) -> tuple[keras.Variable, tf.Tensor]:
         """Returns the optimizer's counter and its value after the current update."""
@@ -241,8 +246,15 @@ class ReplicaStep(abc.ABC):
             return self.model(x, training=training)
         return self.model(x)
 
-    def _forward(self, piece: Slice, scope: StepScope, *, training: bool) -> tuple[tf.Tensor, Any]:
-        """Runs forward pass, loss and metrics, as Keras' own `train_step` and `test_step` do."""
+    def _forward(
+        self, piece: Slice, scope: StepScope, *, training: bool
+    ) -> tuple[tf.Tensor, Any, Any]:
+        """Runs forward pass, loss and metrics, as Keras' own `train_step` and `test_step` do.
+
+        Returns:
+            The loss; what metrics are updated with, where the replicas do that together; and the
+            logs that the model's own `compute_metrics` returned.
+        """
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(piece.data)
         y_pred = self._call(x, training)
         arguments = {"training": training} if self._loss_takes_training else {}
@@ -264,9 +276,9 @@ class ReplicaStep(abc.ABC):
             # Keras' own metrics ignore the inputs: they need not be gathered.
             seen = x if overrides(self.model, "compute_metrics") else None
             masks = [getattr(output, "_keras_mask", None) for output in tf.nest.flatten(y_pred)]
-            return loss, (seen, y, y_pred, sample_weight, masks)
-        self.model.compute_metrics(x, y, y_pred, sample_weight=sample_weight)
-        return loss, None
+            return loss, (seen, y, y_pred, sample_weight, masks), {}
+        logs = self.model.compute_metrics(x, y, y_pred, sample_weight=sample_weight)
+        return loss, None, logs if overrides(self.model, "compute_metrics") else {}
 
     def _changed_state(self, scope: StepScope, piece: Slice, doing: str) -> list[tf.Tensor]:
         """Returns the new values of the variables that the model itself changed."""
@@ -280,7 +292,10 @@ class ReplicaStep(abc.ABC):
     ) -> tuple[list[tf.Tensor], dict[str, tf.Tensor]]:
         """Returns the metrics' values, and the logs that no metric accounts for."""
         values, touched = scope.metric_values(piece.count)
-        where = f"{type(self.model).__name__}.{'train_step' if training else 'test_step'}"
+        method = "train_step" if training else "test_step"
+        if not overrides(self.model, method):
+            method = "compute_metrics"
+        where = f"{type(self.model).__name__}.{method}"
         self.reported[training], extra = self._returned.sort(logs, touched, where)
         return values, extra
 
@@ -314,7 +329,7 @@ class KerasStep(ReplicaStep):
                 read=self._read,
             )
             with scope:
-                loss, outputs = self._forward(piece, scope, training=True)
+                loss, outputs, returned = self._forward(piece, scope, training=True)
                 scaled = loss * tf.cast(piece.weight, loss.dtype)
                 if loss_scale is not None:
                     scaled = scaled * tf.cast(loss_scale, loss.dtype)
@@ -325,5 +340,5 @@ class KerasStep(ReplicaStep):
             gradients, values, self.variables.trainable, piece.count, self._transport
         )
         state = self._changed_state(scope, piece, TRAIN)
-        grown, logs = self._metrics_and_logs(scope, {}, piece, training=True)
+        grown, logs = self._metrics_and_logs(scope, returned, piece, training=True)
         return ReplicaOutput(gradients, grown, state, logs, outputs, overwritten)
