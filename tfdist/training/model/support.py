@@ -231,12 +231,12 @@ def check_accumulation(model: keras.Model, accumulate_steps: int) -> None:
     if accumulate_steps == 1:
         return
     _check_regularizers(model, "Trainer(accumulate_steps)")
-    _check_overwritten(model, "Trainer(accumulate_steps)", "use a larger batch")
     if not kind_of(model.distribute_strategy).is_synchronous:
         raise ConfigError(
             "Trainer(accumulate_steps): under ParameterServerStrategy each worker updates "
             "the weights on its own; use a larger batch"
         )
+    _check_overwritten(model, "Trainer(accumulate_steps)", "use a larger batch")
     if has_several_optimizers(model):
         raise ConfigError(
             f"Trainer(accumulate_steps): {type(model).__name__}.train_step uses several "
