@@ -180,6 +180,43 @@ def test_trainer_arguments(devices, arguments, named):
         tfdist.Trainer(model, **arguments)
 
 
+@pytest.mark.parametrize(
+    ("argument", "value"),
+    [
+        ("epochs", 1.5),
+        ("epochs", "two"),
+        ("batch_size", 2.5),
+        ("batch_size", -1),
+        ("class_weight", [1, 2]),
+        ("callbacks", ["EarlyStopping"]),
+        ("callbacks", [pytest.Item]),
+        ("verbose", "loud"),
+    ],
+)
+@pytest.mark.parametrize("place", ["one_device", "mirrored"])
+def test_arguments_of_fit(devices, place, argument, value):
+    import tfdist
+
+    strategy = tfdist.one_device_strategy(devices[0])
+    if place == "mirrored":
+        strategy = tfdist.mirrored_strategy(devices[:2])
+    with strategy.scope():
+        model = dense()
+        model.compile("sgd", "mse")
+    refused(model, f"{argument}: ", " is given", **{argument: value})
+
+
+def test_what_is_no_model():
+    import keras
+
+    import tfdist
+    from tfdist.errors import ConfigError
+
+    for given in (None, "resnet50", keras.layers.Dense(1)):
+        with pytest.raises(ConfigError, match=r"Trainer\(model\): .* is given; allowed: a keras"):
+            tfdist.Trainer(given)
+
+
 @pytest.mark.parametrize("options", [{}, {"accumulate_steps": 2}], ids=["own step", "accumulated"])
 def test_float8_where_the_largest_value_of_a_batch_is_not_seen(mirrored, options):
     import keras

@@ -9,6 +9,7 @@ from typing import Any
 import keras
 
 from tfdist.errors import ConfigError
+from tfdist.validation import quote
 
 # These write files; the other workers hold the same weights and logs and would only collide.
 _WRITERS = (
@@ -43,7 +44,8 @@ def callback_list(
         **params: `epochs` and `steps`, for the callbacks.
 
     Raises:
-        ConfigError: `BackupAndRestore` is among them, which would write from every worker.
+        ConfigError: One is no callback, or is `BackupAndRestore`, which would write from every
+            worker; or `verbose` is something else.
     """
     if isinstance(callbacks, keras.callbacks.CallbackList):
         if alone:
@@ -51,9 +53,17 @@ def callback_list(
         callbacks = callbacks.callbacks
     if verbose == "auto":
         verbose = 1 if sys.stdout.isatty() else 2
-    verbose = int(verbose) if is_chief else 0
+    try:
+        verbose = int(verbose) if is_chief else 0
+    except (TypeError, ValueError):
+        raise ConfigError(f"verbose: {quote(verbose)} is given; allowed: 'auto', 0, 1, 2") from None
     chosen = []
     for callback in keras.tree.flatten(callbacks) if callbacks else ():
+        if isinstance(callback, type) or not hasattr(callback, "set_model"):
+            raise ConfigError(
+                f"callbacks: {quote(callback)} is given; allowed: instances of "
+                "keras.callbacks.Callback"
+            )
         if not alone and isinstance(callback, keras.callbacks.BackupAndRestore):
             raise ConfigError(
                 "callbacks: BackupAndRestore writes from every worker and forgets the step; "

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import collections
-from collections.abc import Callable, Sequence
+import operator
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -12,11 +13,13 @@ import tensorflow as tf
 from keras.src.backend import config
 
 from tfdist.collectives.process_group import ProcessGroup
+from tfdist.errors import ConfigError
 from tfdist.strategy.kinds import kind_of
 from tfdist.training.input.adapters import make_feed, split_arrays
 from tfdist.training.input.check import check_batched, check_given, check_kind
 from tfdist.training.input.feed import AnyFeed
 from tfdist.training.input.keras_adapters import make_keras_feed, split_validation
+from tfdist.validation import quote, whole_number
 
 
 class Feeds:
@@ -63,6 +66,14 @@ class Feeds:
     ) -> AnyFeed:
         """Makes the feed of any data; see `make_feed` and `make_keras_feed`."""
         check_given(x, y)
+        if batch_size:
+            whole_number("batch_size", batch_size)
+        class_weight = more.get("class_weight")
+        if class_weight is not None and not isinstance(class_weight, Mapping):
+            raise ConfigError(
+                f"class_weight: {quote(class_weight)} is given; allowed: a dict of a weight for "
+                "each class, such as {0: 1.0, 1: 5.0}"
+            )
         self._look_at(x)
         if hasattr(x, "file_paths"):
             self.sources.append(x)
@@ -72,9 +83,10 @@ class Feeds:
             more["steps_a_call"] = self._steps_a_call()
             return make_keras_feed(x, y, sample_weight, batch_size=batch_size, **more)
         check_kind(x)
+        more["steps"] = more.get("steps") or None  # Keras takes 0 for all of them.
         most = config.max_steps_per_epoch()
         if most:
-            more["steps"] = min(more.get("steps") or most, most)
+            more["steps"] = min(more["steps"] or most, most)
         layout = self._group.layout
         return make_feed(
             x,
@@ -97,7 +109,17 @@ class Feeds:
         return self.feed(data, None, None, batch_size=batch_size, steps=steps)
 
     def most_epochs(self, epochs: int) -> int:
-        """Returns `epochs`, or the maximum that Keras is configured to run if that is smaller."""
+        """Returns `epochs`, or the maximum that Keras is configured to run if that is smaller.
+
+        Raises:
+            ConfigError: It is no whole number.
+        """
+        try:
+            operator.index(epochs)  # Keras takes -1 for none.
+        except TypeError:
+            raise ConfigError(
+                f"epochs: {quote(epochs)} is given; allowed: a whole number"
+            ) from None
         return min(epochs, config.max_epochs() or epochs)
 
     def split(self, arrays: tuple[Any, Any, Any], fraction: float, given: Any) -> tuple[Any, Any]:

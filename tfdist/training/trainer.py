@@ -25,7 +25,7 @@ from tfdist.training.feeds import Feeds, validation_is_due
 from tfdist.training.input.feed import AnyFeed, Epoch
 from tfdist.training.loops.select import Loops
 from tfdist.training.model.alone import check_not_alone
-from tfdist.training.model.support import check
+from tfdist.training.model.support import check, strategy_of
 from tfdist.training.options import TrainerOptions
 from tfdist.training.plain_errors import plain_errors
 from tfdist.training.save import save_whole
@@ -100,7 +100,7 @@ class Trainer(Described):
         profile_dir: str | os.PathLike[str] = "profile",
     ) -> None:
         self.model = model
-        self.strategy = model.distribute_strategy
+        self.strategy = strategy_of(model)
         self._options = TrainerOptions(
             checkpoint_dir=checkpoint_dir,
             checkpoint_steps=checkpoint_steps,

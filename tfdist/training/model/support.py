@@ -14,8 +14,23 @@ from tfdist.training.model.inspection import (
     optimizers_beside,
     overrides,
 )
+from tfdist.validation import quote
 
 _KERAS = tuple(int(part) for part in keras.__version__.split(".")[:2])
+
+
+def strategy_of(model: keras.Model) -> tf.distribute.Strategy:
+    """Returns the strategy that a model was made under.
+
+    Raises:
+        ConfigError: It is no model of Keras 3.
+    """
+    if not isinstance(model, keras.Model):
+        raise ConfigError(
+            f"Trainer(model): {quote(model)} is given; allowed: a keras.Model of Keras 3, made "
+            "inside 'with strategy.scope():'"
+        )
+    return model.distribute_strategy
 
 
 def check(
