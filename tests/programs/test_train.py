@@ -200,3 +200,38 @@ def test_an_output_directory_that_cannot_be_written_is_refused_first(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match="output_dir"):
         run.train(Cluster.local(), run.TrainOptions(output_dir=str(tmp_path / "file" / "below")))
+
+
+@pytest.mark.cluster
+def test_workers_read_one_copy_on_their_own_disk_and_learn_the_same(tmp_path):
+    from PIL import Image
+
+    from tfdist.programs import train as run
+
+    draw = np.random.default_rng(0)
+    for split, count in (("train", 12), ("test", 4)):
+        for label in ("cat", "dog"):
+            folder = tmp_path / "photos" / split / label
+            folder.mkdir(parents=True)
+            for number in range(count):
+                pixels = draw.integers(0, 256, (16, 16, 3)).astype("uint8")
+                Image.fromarray(pixels).save(folder / f"{number}.png")
+    flags = {"model": "small_cnn", "dataset": f"folder:{tmp_path / 'photos'}", "image_size": 16}
+    flags |= {"epochs": 2, "base_learning_rate": 0.1, "synchronized_batch_norm": True}
+    command = [sys.executable, "-m", "tfdist", "launch", "--workers", "2"]
+    command += [sys.executable, "-m", "tfdist", "train", "--per-replica-batch=4"]
+    command += [
+        f"--{name}" if value is True else f"--{name}={value}" for name, value in flags.items()
+    ]
+    command += [f"--stage-dir={tmp_path / 'local'}", f"--output-dir={tmp_path / 'staged'}"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (copy,) = (path for path in (tmp_path / "local").iterdir() if path.is_dir())
+    assert len([*copy.rglob("*.png")]) == 32
+    alone = flags | {"strategy": "one_device", "per_replica_batch": 8}
+    run.train(Cluster.local(), run.TrainOptions(**alone, output_dir=str(tmp_path / "alone")))
+    staged, plain = (
+        json.loads((tmp_path / name / "history.json").read_text()) for name in ("staged", "alone")
+    )
+    for name in ("loss", "accuracy", "val_loss", "val_accuracy"):
+        assert staged[name] == pytest.approx(plain[name], rel=1e-4)
