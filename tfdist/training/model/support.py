@@ -25,7 +25,8 @@ def strategy_of(model: keras.Model) -> tf.distribute.Strategy:
     Raises:
         ConfigError: It is no model of Keras 3.
     """
-    if not isinstance(model, keras.Model):
+    # What only trains as a model does, a layer with Keras' Trainer as a base, will do.
+    if not hasattr(model, "distribute_strategy"):
         raise ConfigError(
             f"Trainer(model): {quote(model)} is given; allowed: a keras.Model of Keras 3, made "
             "inside 'with strategy.scope():'"
