@@ -16,11 +16,11 @@ import time
 from typing import IO
 
 # Those of the conformance suite that start no cluster are among them.
-COMPUTING = "not (cluster or chaos or keras_suite)"
+COMPUTING = "not (cluster or chaos or keras_suite or beside)"
 # Rows of sessions, one after another; together they last about as long as the one that computes.
 BESIDE = (
     ("cluster and not chaos and not conformance", "keras_suite and not cluster"),
-    ("chaos", "conformance and cluster"),
+    ("chaos", "conformance and cluster", "beside and not (cluster or chaos)"),
 )
 
 

@@ -28,6 +28,9 @@ TESTS = Path(__file__).parent
 QUICK = ("cluster", "rendezvous", "launcher", "render", "cli", "scaling", "runtime")
 QUICK_FILES = ("test_layers.py", "test_partition.py", "test_public_face.py", "test_docs.py")
 
+# Tests that mostly wait for processes of their own, though they are no clusters: see __main__.
+BESIDE = ("programs", "test_examples.py", "runtime/test_startup.py")
+
 
 def _rank(item: pytest.Item) -> int:
     """0 for tests without TensorFlow, then TensorFlow, clusters, chaos, the conformance suite.
@@ -50,6 +53,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "keras_suite" in item.path.parts:
             item.add_marker("keras_suite")
+        if any(item.path.is_relative_to(TESTS / name) for name in BESIDE):
+            item.add_marker("beside")
         if item.get_closest_marker("long"):
             kind = "CHAOS" if item.get_closest_marker("chaos") else "CONFORMANCE"
             if os.environ.get(f"TFDIST_{kind}") != "full":
