@@ -180,9 +180,24 @@ def test_a_loss_that_mixes_rows():
     assert mixes_rows(model, (X, Y))[0] == "compute_loss"
 
 
-def test_a_loss_that_does_not():
-    model = made(OwnLoss(lambda y, y_pred: tf.reduce_mean(tf.square(y_pred))))
-    assert mixes_rows(model, (X, Y)) is None
+def test_a_loss_that_is_a_sum_over_a_number_of_its_own():
+    model = made(OwnLoss(lambda y, y_pred: tf.nn.compute_average_loss(y_pred**2, None, 8)))
+    assert mixes_rows(model, (X, Y))[0] == "compute_loss"
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        lambda y, y_pred: tf.reduce_mean(tf.square(y_pred)),
+        lambda y, y_pred: tf.square(y_pred),
+        lambda y, y_pred: 3 * keras.losses.MeanSquaredError("sum")(y, y_pred),
+        lambda y, y_pred: keras.losses.MeanSquaredError(None)(y, y_pred),
+        lambda y, y_pred: tf.reduce_mean(keras.random.normal(tf.shape(y)) * y_pred),
+    ],
+    ids=["mean", "by_example", "sum", "unreduced", "drawn"],
+)
+def test_a_loss_that_does_not(loss):
+    assert mixes_rows(made(OwnLoss(loss)), (X, Y)) is None
 
 
 def test_predictions_ask_for_the_forward_pass_only():

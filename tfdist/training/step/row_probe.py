@@ -21,7 +21,7 @@ import tensorflow as tf
 from tfdist.runtime.log import LOGGER
 from tfdist.training.input.batch import loosen, rows_of
 from tfdist.training.model.inspection import all_optimizers, overrides
-from tfdist.training.step.loss_sums import sums_over_examples
+from tfdist.training.step.loss_sums import no_losses, sums_over_examples
 from tfdist.training.step.multi_optimizer import standing_in
 from tfdist.training.step.shared_state import SharedState
 
@@ -31,9 +31,31 @@ _TOLERANCE = 1e-3
 _MOST_ROWS = 16
 
 Function = Callable[[keras.Model, Any], list[tf.Tensor]]
-Run = Callable[..., list[np.ndarray]]
 
 _warned: weakref.WeakSet[keras.Model] = weakref.WeakSet()
+
+
+class _Run:
+    """Computes a function of some rows of a sample, given their numbers.
+
+    Args:
+        graph: A graph of the function.
+        sample: The leaves of the sample.
+
+    Attributes:
+        draws: Whether the graph draws random numbers.
+    """
+
+    def __init__(self, graph: Any, sample: list[Any]) -> None:
+        self._results = graph.prune(graph.inputs[: len(sample)], graph.outputs)
+        self._sample = sample
+        definition = graph.graph.as_graph_def()
+        nodes = [*definition.node, *(n for f in definition.library.function for n in f.node_def)]
+        self.draws = any("Random" in node.op for node in nodes)
+
+    def __call__(self, *numbers: int) -> list[np.ndarray]:
+        picked = (tf.gather(part, numbers) for part in self._sample)
+        return [value.numpy() for value in self._results(*picked)]
 
 
 def warn_of_mixed_rows(
@@ -80,7 +102,7 @@ def mixes_rows(model: keras.Model, sample: Any, *, training: bool = True) -> tup
         if overrides(model, "call") and _has_own_code(model) and not _keeps_apart(model, sample):
             return "call", "the output for a row depends on the other rows of the batch"
         own_loss = training and overrides(model, "compute_loss")
-        if own_loss and not _adds_up(model, _loss, sample):
+        if own_loss and not (_adds_up(model, _loss, sample) and _is_mean(model, sample)):
             return "compute_loss", "the loss is no mean over the rows of a batch"
     return None
 
@@ -119,6 +141,24 @@ def _adds_up(model: keras.Model, function: Function, sample: Any) -> bool:
     return _same(one, other) or not _same(once, run(*a, *b))
 
 
+def _is_mean(model: keras.Model, sample: Any) -> bool:
+    """Whether 2 f(a, b) = f(a) + f(b) for the loss, as for a mean over rows, or it is drawn.
+
+    A sum that is divided by a number of its own is no mean. Keras' losses, whose reduction is
+    known, are left out.
+    """
+    half = min(_MOST_ROWS, int(rows_of(sample))) // 2
+    if half == 0:
+        return True
+    run = _trial(model, _mean_loss, sample, rows=None, losses=no_losses)
+    if run.draws:
+        return True  # It draws other numbers for other shapes.
+    a, b = range(half), range(half, 2 * half)
+    once = run(*a, *b)
+    parts = [(p + q) / 2 for p, q in zip(run(*a), run(*b), strict=True)]
+    return _same(once, parts) or not _same(once, run(*a, *b))
+
+
 def _first_output(model: keras.Model, data: Any) -> list[tf.Tensor]:
     x, _, _ = keras.utils.unpack_x_y_sample_weight(data)
     return [output[:1] for output in tf.nest.flatten(model(x))]
@@ -127,6 +167,11 @@ def _first_output(model: keras.Model, data: Any) -> list[tf.Tensor]:
 def _loss(model: keras.Model, data: Any) -> list[tf.Tensor]:
     x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
     return [tf.reduce_sum(model.compute_loss(x, y, model(x), sample_weight))]
+
+
+def _mean_loss(model: keras.Model, data: Any) -> list[tf.Tensor]:
+    x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
+    return [tf.reduce_mean(model.compute_loss(x, y, model(x), sample_weight))]
 
 
 def _gradients(model: keras.Model, data: Any) -> list[tf.Tensor]:
@@ -140,17 +185,30 @@ def _gradients(model: keras.Model, data: Any) -> list[tf.Tensor]:
     return found
 
 
-def _trial(model: keras.Model, function: Function, sample: Any, rows: int) -> Run:
+def _trial(
+    model: keras.Model,
+    function: Function,
+    sample: Any,
+    rows: int | None,
+    losses: Callable[[], contextlib.AbstractContextManager[None]] = sums_over_examples,
+) -> _Run:
     """Returns what computes a function of some rows of the sample, given their numbers.
 
     Only the results of its graph run: what it assigns or prints besides is left out.
+
+    Args:
+        model: The model.
+        function: Is traced.
+        sample: A batch.
+        rows: How many rows; None for any number.
+        losses: A context for Keras' losses.
     """
     present = [leaf for leaf in tf.nest.flatten(sample) if leaf is not None]
 
     def traced(*leaves: tf.Tensor) -> list[tf.Tensor]:
         rest = iter(leaves)
         data = tf.nest.map_structure(lambda leaf: None if leaf is None else next(rest), sample)
-        with _rows_apart(), _state(model):
+        with _rows_apart(), losses(), _state(model):
             return [tf.cast(value, tf.float64) for value in function(model, loosen(data))]
 
     restore = SharedState(model).keep()
@@ -160,12 +218,7 @@ def _trial(model: keras.Model, function: Function, sample: Any, rows: int) -> Ru
         )
     finally:
         restore()
-    results = graph.prune(graph.inputs[: len(present)], graph.outputs)
-
-    def run(*numbers: int) -> list[np.ndarray]:
-        return [value.numpy() for value in results(*(tf.gather(p, numbers) for p in present))]
-
-    return run
+    return _Run(graph, present)
 
 
 def _state(model: keras.Model) -> keras.StatelessScope:
@@ -177,13 +230,12 @@ def _state(model: keras.Model) -> keras.StatelessScope:
 
 @contextlib.contextmanager
 def _rows_apart() -> Iterator[None]:
-    """A context in which Keras' losses and BatchNormalization do not mix rows."""
+    """A context in which Keras' BatchNormalization does not mix rows."""
     kind: Any = keras.layers.BatchNormalization
     call = kind.call
     kind.call = lambda layer, inputs, training=None, mask=None: call(layer, inputs, False, mask)
     try:
-        with sums_over_examples():
-            yield
+        yield
     finally:
         kind.call = call
 
