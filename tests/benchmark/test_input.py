@@ -40,8 +40,6 @@ def test_the_stages_of_the_digits_are_measured(tmp_path, capsys):
     stages = json.loads(files["input.json"].read_text())["stages"]
     assert list(stages) == ["memory", "augment", "batch", "transfer"]
     assert all(rate > 0 for rate in stages.values())
-    # Nothing is made faster by making more of it.
-    assert stages["memory"] > stages["augment"]
     assert "the pipeline delivers" in said
     assert files["input.png"].stat().st_size > 10_000
 
