@@ -32,7 +32,7 @@ class Strategy:
 
 
 def made(strategy, group, wanted="auto"):
-    return make_transport(strategy, group, wanted, wire_type=None, bytes_per_pack=0)
+    return make_transport(strategy, group, wanted)
 
 
 def test_one_replica_needs_none():

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tfdist.cli.arguments import METAVARS, Parser, flag
+from tfdist.collectives.transport_names import FLOAT32, WIRE_BYTES
 from tfdist.errors import ConfigError
 from tfdist.scaling.cost import FLOAT32_BYTES, Device, training_flop
 from tfdist.scaling.estimate import Estimate
@@ -24,7 +25,6 @@ _MOST_WORKERS = 4096
 _BATCH = 32
 _UTILIZATION = 0.33
 _IMAGE_SIZE, _CHANNELS = 224, 3
-_WIRE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 _FLAG: dict[str, Any] = {"action": "store_true", "default": None}
 # What asks for an estimate; the other options change it.
 _MODELS = ("model", "multiply_adds")
@@ -64,7 +64,7 @@ def add_options(parser: Parser) -> list[str]:
     add("bandwidth", "instead of --link: its bandwidth in bytes/s, one way", type=float)
     add("network", "instead of --link: a file of tfdist bench collectives --json", metavar="FILE")
     add("transport", "whose figures of that file are taken (ring)", metavar="NAME")
-    add("wire_dtype", "the type in which gradients are sent", choices=tuple(_WIRE_BYTES))
+    add("wire_dtype", "the type in which gradients are sent", choices=tuple(WIRE_BYTES))
     add("overlap", "gradients are sent while the backward pass goes on", **_FLAG)
     add("servers", "parameter servers, instead of an all-reduce", type=int)
     add(
@@ -141,7 +141,7 @@ def estimate(options: dict[str, Any], run: dict[str, Any]) -> Estimate:
         batch=batch,
         optimizer=values["optimizer"] or "momentum",
     )
-    wire_bytes = _WIRE_BYTES[values["wire_dtype"] or "float32"] * model["trainable"]
+    wire_bytes = WIRE_BYTES[values["wire_dtype"] or FLOAT32] * model["trainable"]
     link = _link(values)
     seconds = values["step_seconds"]
     if seconds is None and device is not None:

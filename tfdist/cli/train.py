@@ -12,7 +12,7 @@ from absl import flags
 from tfdist.cli.arguments import flag
 from tfdist.cli.train_help import print_help
 from tfdist.cluster import Cluster
-from tfdist.collectives.transport_names import TRANSPORTS, WIRE_NAMES
+from tfdist.collectives.transport_names import TRANSPORTS, WIRE_TYPES
 from tfdist.errors import ConfigError
 from tfdist.programs.options import PLACES, TrainOptions
 from tfdist.rendezvous.once import meet, wait_seconds
@@ -84,7 +84,7 @@ def define_flags() -> flags.FlagValues:
         **on,
     )
     enum("transport", "auto", TRANSPORTS, "what carries tensors between workers", **on)
-    enum("wire_dtype", "auto", WIRE_NAMES, "the type gradients are sent in", **on)
+    enum("wire_dtype", "auto", WIRE_TYPES, "the type gradients are sent in", **on)
     integer("local_steps", 1, "steps between two averages of the workers", 1, _MOST, **on)
     number("outer_learning_rate", 1.0, "the part of the way to an average", 0.0, _MOST, **on)
     number("outer_momentum", 0.0, "Nesterov momentum of that way", 0.0, 1.0, **on)

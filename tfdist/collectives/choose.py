@@ -17,7 +17,14 @@ from tfdist.collectives.ring.transport import RingTransport
 from tfdist.collectives.ring.wiring import ring_of
 from tfdist.collectives.tensorflow import TensorFlowTransport
 from tfdist.collectives.transport import SingleReplica, Transport
-from tfdist.collectives.transport_names import AUTO, RING, TENSORFLOW, TRANSPORTS, VARIABLE
+from tfdist.collectives.transport_names import (
+    AUTO,
+    RING,
+    TENSORFLOW,
+    TRANSPORTS,
+    VARIABLE,
+    narrow_type,
+)
 from tfdist.errors import ConfigError
 from tfdist.runtime.log import LOGGER
 from tfdist.validation import one_of
@@ -34,8 +41,8 @@ def make_transport(
     group: ProcessGroup,
     wanted: str,
     *,
-    wire_type: tf.DType | None,
-    bytes_per_pack: int,
+    wire_type: str = AUTO,
+    bytes_per_pack: int = 0,
 ) -> Transport:
     """Makes the transport of a strategy's replicas.
 
@@ -47,7 +54,7 @@ def make_transport(
         wanted: One of `TRANSPORTS`. "auto" takes the value of TFDIST_TRANSPORT if that is set,
             else the ring where each worker has one replica on a CPU and all workers connect, else
             TensorFlow's own collectives.
-        wire_type: The type in which float32 gradients are sent; None for float32.
+        wire_type: One of `WIRE_TYPES`: the type in which float32 gradients are sent.
         bytes_per_pack: Bytes that TensorFlow sends at once; 0 leaves it to the strategy.
 
     Raises:
@@ -57,6 +64,7 @@ def make_transport(
     if wanted == AUTO and os.environ.get(VARIABLE):
         where, wanted = VARIABLE, os.environ[VARIABLE]
         one_of(where, wanted, TRANSPORTS)
+    narrow = narrow_type(wire_type)
     replicas = group.layout.replicas
     if replicas == 1:
         return SingleReplica()
@@ -70,12 +78,12 @@ def make_transport(
         if group.ring is not None:
             why = "asked for" if wanted == RING else f"{workers} workers, a CPU replica each"
             # Who asks for the ring or for a wire type by name gets the wire, as between hosts.
-            if wanted == AUTO and wire_type is None and group.ring.share_memory():
+            if wanted == AUTO and narrow is None and group.ring.share_memory():
                 _say(group, f"{RING} ({why}, in one host's memory)")
                 return RingTransport(group.ring, in_memory=True)
             _say(group, f"{RING} ({why})")
             overlaps = _waiting_is_idle(group.ring)
-            return RingTransport(group.ring, wire_type=wire_type, overlaps=overlaps)
+            return RingTransport(group.ring, wire_type=narrow, overlaps=overlaps)
         if wanted == RING:
             raise ConfigError(
                 f"{where}: 'ring' is given, but {reason}; allowed: workers with one CPU replica "
@@ -84,7 +92,7 @@ def make_transport(
     if workers > 1:
         _say(group, f"{TENSORFLOW} ({reason})")
     return TensorFlowTransport(
-        replicas, wire_type=wire_type, bytes_per_pack=bytes_per_pack, workers=workers
+        replicas, wire_type=narrow, bytes_per_pack=bytes_per_pack, workers=workers
     )
 
 

@@ -20,7 +20,7 @@ class TensorFlowTransport:
 
     Args:
         replicas: The number of replicas of the strategy.
-        wire_type: The type in which float32 gradients are sent; None for their own.
+        wire_type: bfloat16 or float16, to send float32 gradients in; None for float32.
         bytes_per_pack: The size of the packs in which gradients are sent, in bytes; 0 leaves it
             to the strategy.
         workers: The processes that these replicas are in.
@@ -30,7 +30,7 @@ class TensorFlowTransport:
         self,
         replicas: int,
         *,
-        wire_type: tf.DType | None = None,
+        wire_type: str | None = None,
         bytes_per_pack: int = 0,
         workers: int = 1,
     ) -> None:

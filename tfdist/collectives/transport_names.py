@@ -1,4 +1,4 @@
-"""The transports by the names that users give."""
+"""The transports, and the types in which they send gradients, by the names that users give."""
 
 from __future__ import annotations
 
@@ -8,5 +8,19 @@ TRANSPORTS = (AUTO, TENSORFLOW, RING)
 # Names the transport to use for "auto".
 VARIABLE = "TFDIST_TRANSPORT"
 
-# The types that gradients may be sent in; see `wire_types`, which has TensorFlow's.
-WIRE_NAMES = ("auto", "float32", "bfloat16", "float16")
+FLOAT32 = "float32"
+# The types that float32 gradients may be sent in, and the bytes of one value.
+WIRE_BYTES = {FLOAT32: 4, "bfloat16": 2, "float16": 2}
+WIRE_TYPES = (AUTO, *WIRE_BYTES)
+
+
+def narrow_type(wire_type: str) -> str | None:
+    """Returns the type that gradients are rounded to before they are sent.
+
+    Args:
+        wire_type: One of `WIRE_TYPES`.
+
+    Returns:
+        bfloat16 or float16; None for "float32" and "auto", which round nothing.
+    """
+    return wire_type if wire_type in WIRE_BYTES and wire_type != FLOAT32 else None

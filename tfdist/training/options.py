@@ -10,8 +10,7 @@ from dataclasses import dataclass
 import keras
 
 from tfdist.collectives.process_group import ProcessGroup
-from tfdist.collectives.transport_names import TRANSPORTS
-from tfdist.collectives.wire_types import WIRE_TYPES
+from tfdist.collectives.transport_names import TRANSPORTS, WIRE_TYPES
 from tfdist.errors import ConfigError
 from tfdist.profiling.recorder import Recorder
 from tfdist.training.calls import Calls, Growth, ask_for_batches, read_batches

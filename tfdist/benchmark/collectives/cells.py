@@ -6,17 +6,16 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from tfdist.collectives.transport_names import FLOAT32, RING, TENSORFLOW, WIRE_BYTES
 from tfdist.errors import ConfigError
 
 ALL_REDUCE = "all_reduce"
 SOCKET = "socket"
-RING, MEMORY, TENSORFLOW = "ring", "memory", "tensorflow"
-FLOAT32 = "float32"
-ITEM_BYTES = {FLOAT32: 4, "bfloat16": 2, "float16": 2}
-WIRE_TYPES = tuple(ITEM_BYTES)
+# The ring, in memory that the workers have in common.
+MEMORY = "memory"
 OPERATIONS = (ALL_REDUCE, "all_gather", "reduce_scatter", "broadcast", "gather", "scatter")
-# The operations that each transport has.
-TRANSPORTS: dict[str, tuple[str, ...]] = {
+# What carries them, and the operations that each has.
+CARRIERS: dict[str, tuple[str, ...]] = {
     RING: OPERATIONS,
     MEMORY: (ALL_REDUCE,),
     TENSORFLOW: (ALL_REDUCE, "all_gather", "broadcast"),
@@ -31,8 +30,8 @@ class Cell:
 
     Attributes:
         operation: One of `OPERATIONS`, or `SOCKET`.
-        transport: One of `TRANSPORTS`, or `SOCKET`.
-        wire_type: One of `WIRE_TYPES`; the arrays are float32 always.
+        transport: A key of `CARRIERS`, or `SOCKET`.
+        wire_type: A key of `WIRE_BYTES`; the arrays are float32 always.
     """
 
     operation: str
@@ -51,8 +50,8 @@ RAW = Cell(SOCKET, SOCKET)
 
 def cells(
     operations: Sequence[str] = OPERATIONS,
-    transports: Sequence[str] = tuple(TRANSPORTS),
-    wire_types: Sequence[str] = WIRE_TYPES,
+    transports: Sequence[str] = tuple(CARRIERS),
+    wire_types: Sequence[str] = tuple(WIRE_BYTES),
 ) -> list[Cell]:
     """Returns what there is of the chosen operations, transports and wire types.
 
@@ -67,7 +66,7 @@ def cells(
         for operation in operations
         for transport in transports
         for wire in wire_types
-        if operation in TRANSPORTS[transport]
+        if operation in CARRIERS[transport]
         and (wire == FLOAT32 or (operation == ALL_REDUCE and transport != MEMORY))
     ]
     if not found:
@@ -82,7 +81,7 @@ def missing(chosen: Sequence[Cell]) -> list[str]:
     """Returns what the transports of the chosen cells do not have, a line each."""
     lines = []
     for transport in dict.fromkeys(cell.transport for cell in chosen):
-        lacks = [each for each in OPERATIONS if each not in TRANSPORTS[transport]]
+        lacks = [each for each in OPERATIONS if each not in CARRIERS[transport]]
         if lacks:
             lines.append(f"{transport} has no {', '.join(lacks)}")
     return lines
@@ -139,7 +138,7 @@ class Row:
     def best_wire_bandwidth(self) -> float:
         """The bus bandwidth of the fastest call, of bytes that are sent, in bytes a second."""
         factor = bus_factor(self.cell.operation, self.workers)
-        sent = self.size * ITEM_BYTES[self.cell.wire_type] / ITEM_BYTES[FLOAT32]
+        sent = self.size * WIRE_BYTES[self.cell.wire_type] / WIRE_BYTES[FLOAT32]
         return factor * sent / self.fastest
 
     def to_dict(self) -> dict[str, Any]:

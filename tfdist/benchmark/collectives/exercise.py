@@ -10,20 +10,19 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import tensorflow as tf
 
-from tfdist.benchmark.collectives.cells import ALL_REDUCE, FLOAT32, MEMORY, TENSORFLOW, Cell
+from tfdist.benchmark.collectives.cells import ALL_REDUCE, MEMORY, Cell
 from tfdist.benchmark.collectives.sockets import RawSocket
 from tfdist.collectives.ring.ring import Ring
 from tfdist.collectives.tensorflow import TensorFlowTransport
+from tfdist.collectives.transport_names import TENSORFLOW, narrow_type
 
 _ROOT = 0
 # bfloat16 holds all whole numbers up to it.
 _EXACT = 256
 _OFFSETS = 3
-_NUMPY_TYPES = {"bfloat16": np.dtype(ml_dtypes.bfloat16), "float16": np.dtype(np.float16)}
 
 
 @dataclass(frozen=True)
@@ -83,7 +82,7 @@ def of_ring(ring: Ring, cell: Cell, size: int) -> Exercise:
         own, total = numbers.of(rank, whole), numbers.total(whole)
         array = _memory(ring, whole, cell.transport == MEMORY)
         segment = ring.segment(whole, 4, rank)
-        wire = _NUMPY_TYPES.get(cell.wire_type)
+        wire = narrow_type(cell.wire_type)
         in_memory = cell.transport == MEMORY
         is_exact = wire is None or numbers.exact
 
@@ -161,7 +160,7 @@ def of_tensorflow(strategy: tf.distribute.Strategy, rank: int, cell: Cell, size:
     each = max(1, size // 4 // workers)
     whole = each * workers
     numbers = Numbers(workers)
-    wire = None if cell.wire_type == FLOAT32 else tf.as_dtype(cell.wire_type)
+    wire = narrow_type(cell.wire_type)
     transport = TensorFlowTransport(workers, wire_type=wire)
     own = tf.constant(numbers.of(rank, each if cell.operation == "all_gather" else whole))
     operations: dict[str, Callable[[tf.Tensor], tf.Tensor]] = {

@@ -9,7 +9,6 @@ from typing import Any
 
 from tfdist.benchmark.collectives.cells import (
     ALL_REDUCE,
-    FLOAT32,
     KB,
     MEMORY,
     RAW,
@@ -18,6 +17,7 @@ from tfdist.benchmark.collectives.cells import (
     Row,
     missing,
 )
+from tfdist.collectives.transport_names import FLOAT32
 from tfdist.drawing import new_figure
 from tfdist.errors import ConfigError
 from tfdist.scaling.network import Link, fit_link, worst_error

@@ -310,7 +310,7 @@ def _tfdist_sum(work: Work, name: str) -> float:
 
     strategy = tfdist.build_strategy("auto", tfdist.Cluster.from_environment())
     group = ProcessGroup(strategy)
-    transport = make_transport(strategy, group, name, wire_type=None, bytes_per_pack=0)
+    transport = make_transport(strategy, group, name)
     values = [tf.constant(array) for array in _gradients()]
 
     @tf.function

@@ -12,6 +12,7 @@ from tfdist.benchmark.collectives.cells import Cell, Row
 from tfdist.cli.arguments import Parser, count, seconds
 from tfdist.cli.output import output, picture, write_json
 from tfdist.cluster import Cluster
+from tfdist.collectives.transport_names import WIRE_BYTES
 from tfdist.errors import EXIT_DONE, ConfigError, TfdistError
 from tfdist.scaling.quantities import duration
 from tfdist.validation import quote
@@ -113,8 +114,8 @@ def _parser() -> Parser:
     parser.add_argument("--workers", type=count, help="processes of this machine (2)")
     for name, known in (
         ("operations", cells.OPERATIONS),
-        ("transports", tuple(cells.TRANSPORTS)),
-        ("wire-types", cells.WIRE_TYPES),
+        ("transports", tuple(cells.CARRIERS)),
+        ("wire-types", tuple(WIRE_BYTES)),
     ):
         parser.add_argument(
             f"--{name}",

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 from typing import Any
 
-import ml_dtypes
+import ml_dtypes  # noqa: F401  (gives NumPy the name of bfloat16)
 import numpy as np
 
 from tfdist.collectives.ring import rooted
@@ -31,6 +31,7 @@ from tfdist.collectives.ring.memory import NOWHERE, CommonMemory
 from tfdist.collectives.ring.stream import Part, Stream
 from tfdist.collectives.ring.verdict import LEFT, LOST, Verdict
 from tfdist.collectives.ring.watch import Interrupts, Neighbour, Watch
+from tfdist.collectives.transport_names import narrow_type
 from tfdist.runtime.stall_limit import STALL_SECONDS
 
 # The total size, in bytes of all workers, up to which every worker sends its array to all others.
@@ -42,9 +43,6 @@ WARN_SECONDS = 60.0
 
 # What a worker tells the others when it has done its part of a sum.
 _DONE = b"\x01"
-
-BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
-WIRE_TYPES = (np.dtype(np.float16), BFLOAT16)
 
 
 class Ring:
@@ -377,6 +375,6 @@ def _wire(flat: np.ndarray, wire_type: Any) -> np.dtype[Any] | None:
     if wire_type is None or np.dtype(wire_type) == flat.dtype:
         return None
     wire = np.dtype(wire_type)
-    if wire not in WIRE_TYPES or flat.dtype != np.float32:
+    if narrow_type(wire.name) is None or flat.dtype != np.float32:
         raise ValueError(f"{flat.dtype} cannot travel as {wire}; allowed: float32 as a 16-bit type")
     return wire

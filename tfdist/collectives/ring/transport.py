@@ -35,7 +35,7 @@ class RingTransport:
 
     Args:
         ring: This worker's place among them.
-        wire_type: The type in which float32 gradients are sent; None for float32.
+        wire_type: bfloat16 or float16, to send float32 gradients in; None for float32.
         in_memory: Whether sums are made in memory that the workers have in common.
         overlaps: Whether gradients are sent while the backward pass goes on.
     """
@@ -46,13 +46,13 @@ class RingTransport:
         self,
         ring: Ring,
         *,
-        wire_type: tf.DType | None = None,
+        wire_type: str | None = None,
         in_memory: bool = False,
         overlaps: bool = False,
     ) -> None:
         self.replicas = ring.size
         self._ring = ring
-        self._wire = None if wire_type is None else np.dtype(wire_type.as_numpy_dtype)
+        self._wire = None if wire_type is None else np.dtype(wire_type)
         self._in_memory = in_memory
         common = ring.common if in_memory else None
         self._buffers = Buffers(None if common is None else common.allocate)

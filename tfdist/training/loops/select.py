@@ -13,7 +13,6 @@ from tfdist.collectives.choose import make_transport
 from tfdist.collectives.layout import on_cpus
 from tfdist.collectives.process_group import ProcessGroup
 from tfdist.collectives.transport import Transport
-from tfdist.collectives.wire_types import WIRE_TYPES
 from tfdist.collectives.worker_flags import WorkerFlags
 from tfdist.errors import ConfigError
 from tfdist.runtime import shutdown
@@ -243,7 +242,7 @@ class Loops:
             self._strategy,
             self._group,
             self._options.transport,
-            wire_type=WIRE_TYPES[self._options.wire_dtype],
+            wire_type=self._options.wire_dtype,
             bytes_per_pack=self._options.bytes_per_pack,
         )
 
