@@ -10,8 +10,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from tfdist.runtime.quiet_import import await_import
-from tfdist.runtime.temporary import find_temporary_folder
+from tfdist.runtime.resources import find_temporary_folder
+from tfdist.runtime.tf_log_filter import filter_first_import
 
 if TYPE_CHECKING:
     from tfdist import data as data
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 find_temporary_folder()
-await_import()
+filter_first_import()
 
 # public name -> (module, attribute); an attribute of None is the module itself.
 _EXPORTS: dict[str, tuple[str, str | None]] = {

@@ -117,6 +117,6 @@ def test_lost_output_changes_nothing(programs: Programs, tmp_path: Path, way: st
     assert code == 0, said
     got = wait((tmp_path / "result").read_text)
     assert got.partition("END ")[2] == want
-    lines = [line for line in said.splitlines() if "goes on without it" in line]
+    lines = [line for line in said.splitlines() if "continues without it" in line]
     assert len(lines) == 1 or way in ("closed terminal", "reader asleep"), said
     print(f"{way}: same hash; {lines}")

@@ -10,7 +10,7 @@ import pytest
 
 from tfdist import cli
 from tfdist.launcher.ports import free_ports
-from tfdist.runtime.heartbeat import Heart
+from tfdist.runtime.heartbeat import HeartbeatWriter
 
 SOON = 60.0
 TWO = {"cluster": {"worker": ["a:1", "b:2"]}, "task": {"type": "worker", "index": 1}}
@@ -240,7 +240,7 @@ def test_a_heartbeat_as_json(
 ) -> None:
     monkeypatch.setenv("TFDIST_HEARTBEAT", str(tmp_path / "beat"))
     assert json.loads(run(capsys, "check", "--alive", "--json")[1]) == {"state": "no heartbeat yet"}
-    Heart().write("training", epoch=1, step=7)
+    HeartbeatWriter().write("training", epoch=1, step=7)
     code, out, _ = run(capsys, "check", "--alive", "--json")
     beat = json.loads(out)
     assert code == 0 and 0 <= beat.pop("seconds") < 600

@@ -37,7 +37,7 @@ def test_a_reader_that_is_gone_is_said_once_on_the_other_stream(pipe):
     for _ in range(3):
         lines.write("lost\n")
     assert own.getvalue() == (
-        "tfdist: stdout cannot be written to (Broken pipe); the job goes on without it\n"
+        "tfdist: stdout cannot be written to (Broken pipe); the job continues without it\n"
     )
 
 
@@ -49,7 +49,7 @@ def test_a_full_disk_is_said_once_and_writing_goes_on_when_there_is_room():
         out.write("b\n")
         assert not out._lost
     assert said == [
-        "stdout cannot be written to (No space left on device); the job goes on without it"
+        "stdout cannot be written to (No space left on device); the job continues without it"
     ]
 
 
@@ -76,7 +76,7 @@ def test_a_reader_that_does_not_read_makes_nobody_wait(pipe, monkeypatch):
     for _ in range(5000):  # More than a pipe and the outlet take.
         out.write(line)
     assert out.waiting
-    assert said == ["stdout is not read; lines are dropped; the job goes on without it"]
+    assert said == ["stdout is not read; lines are dropped; the job continues without it"]
     with selectors.DefaultSelector() as selector:
         out.attend(selector)
         assert len(selector.get_map()) == 1

@@ -16,7 +16,7 @@ import pytest
 from tfdist.launcher import stacks
 from tfdist.launcher.stalls import Sign, culprit, describe, overdue
 from tfdist.launcher.steps import StepTimes
-from tfdist.runtime.heartbeat import Beat, Heart, read
+from tfdist.runtime.heartbeat import Beat, HeartbeatWriter, read
 
 LIMIT = 10.0
 IN_TENSORFLOW = ("/lib/tensorflow/python/eager/execute.py", 53, "quick_execute")
@@ -158,9 +158,12 @@ def test_who_does_not_print_stacks_is_left_alone(tmp_path: Path) -> None:
     assert not stacks.is_stopped(task.pid)
 
 
-def test_a_heart_prints_stacks_and_a_beat_survives(tmp_path: Path) -> None:
+def test_a_task_with_a_heartbeat_prints_its_stacks_and_keeps_it(tmp_path: Path) -> None:
     path = str(tmp_path / "beat")
-    code = "from tfdist.runtime.heartbeat import Heart; Heart().write('training', 1, 2); input()"
+    code = (
+        "from tfdist.runtime.heartbeat import HeartbeatWriter\n"
+        "HeartbeatWriter().write('training', 1, 2); input()"
+    )
     env = {**os.environ, "TFDIST_HEARTBEAT": path}
     with subprocess.Popen(
         [sys.executable, "-c", code],
@@ -182,9 +185,9 @@ def test_a_heart_prints_stacks_and_a_beat_survives(tmp_path: Path) -> None:
 
 JOB = """
 import os, signal, sys, time
-from tfdist.runtime.heartbeat import Heart
+from tfdist.runtime.heartbeat import HeartbeatWriter
 task = eval(os.environ["TF_CONFIG"])["task"]
-heart = Heart()
+heartbeat = HeartbeatWriter()
 # Those that are well wait in TensorFlow, by the name of the file.
 exec(compile("def wait(): time.sleep(1000)", "/lib/tensorflow/python/execute.py", "exec"))
 again = os.environ["TFDIST_ATTEMPT"] != "1" or "TFDIST_REJOIN" in os.environ
@@ -194,7 +197,7 @@ def stuck():
         os.kill(os.getpid(), signal.SIGSTOP)
     time.sleep(1000)
 for step in range(1000 if not again else 3):
-    heart.write("training", 0, step, step_seconds=0.3)
+    heartbeat.write("training", 0, step, step_seconds=0.3)
     time.sleep(0.3)
     if step == 3 and task["type"] == "worker" and task["index"] == 1 and not again:
         stuck()
@@ -248,7 +251,7 @@ def test_a_stalled_task_is_lost_and_started_again(
 
 COMPLAINT = """
 import os, signal, sys, time
-from tfdist.runtime.heartbeat import Heart
+from tfdist.runtime.heartbeat import HeartbeatWriter
 note, index = sys.argv[1], eval(os.environ["TF_CONFIG"])["task"]["index"]
 if index != 1:
     while not os.path.exists(note):
@@ -256,7 +259,7 @@ if index != 1:
     # TensorFlow takes 5 to 10 s to give up a peer; all do so at one time.
     time.sleep(max(0, os.path.getmtime(note) + 5 - time.time()))
     os._exit(138)
-Heart().write("training", 0, 7)
+HeartbeatWriter().write("training", 0, 7)
 open(note, "w").close()
 os.kill(os.getpid(), signal.SIGSTOP)
 """
@@ -284,9 +287,10 @@ def test_a_stopped_task_is_named_once_others_complain_of_it(tmp_path: Path) -> N
 @pytest.mark.cluster
 def test_step_times_are_reported_when_asked_for(tmp_path: Path) -> None:
     code = (
-        "import time; from tfdist.runtime.heartbeat import Heart; heart = Heart()\n"
+        "import time; from tfdist.runtime.heartbeat import HeartbeatWriter\n"
+        "heartbeat = HeartbeatWriter()\n"
         "for step in range(1000):\n"
-        "    heart.write('training', 0, step, step_seconds=0.25); time.sleep(0.25)\n"
+        "    heartbeat.write('training', 0, step, step_seconds=0.25); time.sleep(0.25)\n"
         "    if step == 8: print('UP', flush=True)"
     )
     launcher = subprocess.Popen(
@@ -307,6 +311,6 @@ def test_step_times_are_reported_when_asked_for(tmp_path: Path) -> None:
 
 def test_a_heart_without_a_file_does_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TFDIST_HEARTBEAT", raising=False)
-    heart = Heart()
-    heart.write("training")
-    assert heart.fed_path == ""
+    heartbeat = HeartbeatWriter()
+    heartbeat.write("training")
+    assert heartbeat.fed_path == ""

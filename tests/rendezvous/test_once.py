@@ -59,16 +59,3 @@ def test_a_meeting_that_failed_is_held_again(meetings, monkeypatch):
             meeting.meet(cluster)
     meeting.meet(cluster)
     assert len(meetings) == 1
-
-
-def test_the_wait_comes_from_the_environment(monkeypatch):
-    assert meeting.wait_seconds() == 300.0
-    monkeypatch.setenv("TFDIST_WAIT", "12.5")
-    assert meeting.wait_seconds() == 12.5
-
-
-@pytest.mark.parametrize("text", ["soon", "-1", "nan", "inf"])
-def test_a_wait_that_is_no_time_is_refused(monkeypatch, text):
-    monkeypatch.setenv("TFDIST_WAIT", text)
-    with pytest.raises(ConfigError, match="TFDIST_WAIT"):
-        meeting.wait_seconds()

@@ -8,14 +8,14 @@ import sys
 import time
 
 from tfdist.runtime import heartbeat
-from tfdist.runtime.heartbeat import Heart
+from tfdist.runtime.heartbeat import HeartbeatWriter
 
 
 def test_a_beat_says_what_the_task_does(tmp_path):
     path = str(tmp_path / "worker-0")
     assert heartbeat.read(path) is None
     before = time.time()
-    Heart(path).write("training", 2, 40, step_seconds=0.5)
+    HeartbeatWriter(path).write("training", 2, 40, step_seconds=0.5)
     beat = heartbeat.read(path)
     assert (beat.phase, beat.epoch, beat.step, beat.step_seconds) == ("training", 2, 40, 0.5)
     assert before <= beat.time <= time.time()
@@ -25,36 +25,36 @@ def test_a_beat_says_what_the_task_does(tmp_path):
 
 def test_a_phase_is_written_at_once_and_steps_a_few_times_a_second(tmp_path):
     path = str(tmp_path / "beat")
-    heart = Heart(path)
+    writer = HeartbeatWriter(path)
     seen = set()
     end = time.monotonic() + 0.5
     step = 0
     while time.monotonic() < end:
         step += 1
-        heart.write("training", 0, step)
+        writer.write("training", 0, step)
         seen.add(heartbeat.read(path).step)
     assert 2 <= len(seen) <= 4
-    heart.write("evaluating", 0, 0)
+    writer.write("evaluating", 0, 0)
     assert heartbeat.read(path).phase == "evaluating"
 
 
 def test_the_input_has_a_file_of_its_own(tmp_path):
-    heart = Heart(str(tmp_path / "beat"))
-    heart.write("training")
-    with open(heart.fed_path, "w"):
+    writer = HeartbeatWriter(str(tmp_path / "beat"))
+    writer.write("training")
+    with open(writer.fed_path, "w"):
         pass
-    assert abs(heartbeat.read(heart.path).fed - time.time()) < 5
+    assert abs(heartbeat.read(writer.path).fed - time.time()) < 5
 
 
 def test_nobody_asked(tmp_path, monkeypatch):
     monkeypatch.delenv("TFDIST_HEARTBEAT", raising=False)
-    heart = Heart()
-    heart.write("training")
-    assert (heart.path, heart.fed_path) == ("", "")
+    writer = HeartbeatWriter()
+    writer.write("training")
+    assert (writer.path, writer.fed_path) == ("", "")
 
 
 def test_what_cannot_be_written_or_read_is_passed_over(tmp_path):
-    Heart(str(tmp_path / "absent" / "beat")).write("training")
+    HeartbeatWriter(str(tmp_path / "absent" / "beat")).write("training")
     for text in ("", "{", "[]", json.dumps({"unknown": 1})):
         (tmp_path / "beat").write_text(text)
         assert heartbeat.read(str(tmp_path / "beat")) is None
@@ -63,8 +63,8 @@ def test_what_cannot_be_written_or_read_is_passed_over(tmp_path):
 def test_sigusr1_prints_the_stacks(tmp_path):
     program = (
         "import os, signal\n"
-        "from tfdist.runtime.heartbeat import Heart\n"
-        "Heart()\n"
+        "from tfdist.runtime.heartbeat import HeartbeatWriter\n"
+        "HeartbeatWriter()\n"
         "def where_it_hangs():\n"
         "    os.kill(os.getpid(), signal.SIGUSR1)\n"
         "where_it_hangs()\n"

@@ -1,4 +1,4 @@
-"""TensorFlow starts without remarks, and nothing else that is said meanwhile is lost."""
+"""TensorFlow starts without its log lines, and no other output is lost meanwhile."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tfdist.runtime import remarks, startup
+from tfdist.runtime import startup, tf_log_filter
 
-REMARKS = [
+LOG_LINES = [
     "WARNING: All log messages before absl::InitializeLog() is called are written to STDERR",
     "I0000 00:00:1795313136.429271    2109 port.cc:153] oneDNN custom operations are on.",
     "W0000 00:00:1795313136.429271    2109 gpu_device.cc:2431] Cannot dlopen some libraries",
@@ -26,7 +26,7 @@ from tfdist.runtime.startup import start_tensorflow
 start_tensorflow()
 print("tensorflow" in sys.modules, os.environ.get("TF_CPP_MIN_LOG_LEVEL"))
 """
-# In the place of TensorFlow: says on standard error what it is told to say.
+# In the place of TensorFlow: writes what it is given to standard error.
 STAND_IN = """
 import os
 os.write(2, os.environ["SAYS"].encode())
@@ -47,17 +47,17 @@ def started(program: str, **environment: str) -> subprocess.CompletedProcess[str
     )
 
 
-def test_tensorflow_starts_and_says_nothing() -> None:
+def test_tensorflow_starts_and_logs_nothing() -> None:
     done = started(START + "import tfdist\ntfdist.virtual_devices(2)")
     assert (done.returncode, done.stdout, done.stderr) == (0, "True 2\n", "")
 
 
 @pytest.mark.parametrize(("given", "level"), [({}, "2"), ({"TF_CPP_MIN_LOG_LEVEL": "1"}, "1")])
-def test_what_is_said_at_its_start_is_sifted(
+def test_what_it_logs_at_its_start_is_filtered(
     tmp_path: Path, given: dict[str, str], level: str
 ) -> None:
     (tmp_path / "tensorflow.py").write_text(STAND_IN)
-    says = "\n".join([REMARKS[0], "a warning", *REMARKS[1:], ""])
+    says = "\n".join([LOG_LINES[0], "a warning", *LOG_LINES[1:], ""])
     path = f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
     done = started(START, SAYS=says, PYTHONPATH=path, **given)
     assert (done.stdout, done.stderr) == (f"True {level}\n", "a warning\nan error\n")
@@ -76,16 +76,16 @@ def test_a_script_that_imports_tfdist_first_is_quiet_too(imported: str) -> None:
     assert "0000 " in started(program, TF_CPP_MIN_LOG_LEVEL="0").stderr
 
 
-def test_what_an_import_says_besides_is_passed_on(tmp_path: Path) -> None:
-    (tmp_path / "tensorflow.py").write_text(STAND_IN + "raise ImportError('of its own')\n")
+def test_other_output_of_an_import_is_passed_on(tmp_path: Path) -> None:
+    (tmp_path / "tensorflow.py").write_text(STAND_IN + "raise ImportError('its own')\n")
     path = f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
-    says = "\n".join([*REMARKS, "a warning", ""])
+    says = "\n".join([*LOG_LINES, "a warning", ""])
     program = "import tfdist\ntry:\n import tensorflow\nexcept ImportError as e:\n print(e)"
     done = started(program, SAYS=says, PYTHONPATH=path)
-    assert (done.stdout, done.stderr) == ("of its own\n", "a warning\n")
+    assert (done.stdout, done.stderr) == ("its own\n", "a warning\n")
 
 
-def test_where_there_is_no_tensorflow_the_import_says_so(tmp_path: Path) -> None:
+def test_without_tensorflow_the_import_fails_as_usual(tmp_path: Path) -> None:
     program = (
         "import sys, tfdist\nsys.path[:] = [p for p in sys.path if 'site-packages' not in p]\n"
         "try:\n import tensorflow\nexcept ModuleNotFoundError as error:\n print(error)"
@@ -101,29 +101,29 @@ def test_where_it_is_imported_the_devices_are_listed_once(tmp_path: Path) -> Non
     assert (done.stdout, done.stderr) == ("True 2\nTrue 2\n", "a warning\nan error\n")
 
 
-def test_nothing_is_done_where_the_remarks_are_asked_for() -> None:
+def test_nothing_is_done_where_the_user_wants_the_log_lines() -> None:
     done = started(START, TF_CPP_MIN_LOG_LEVEL="0")
     assert (done.stdout, done.stderr) == ("False 0\n", "")
 
 
-def test_remarks_are_left_out_and_the_rest_is_passed_on(capfd: pytest.CaptureFixture[str]) -> None:
+def test_log_lines_are_dropped_and_the_rest_is_passed_on(capfd: pytest.CaptureFixture[str]) -> None:
     kept = ["  I0000 is not at the start", "I0001 something else", "a line of a user's", ""]
-    with remarks.without_remarks():
-        for line in [*REMARKS, *kept, *REMARKS]:
+    with tf_log_filter.filtered_stderr():
+        for line in [*LOG_LINES, *kept, *LOG_LINES]:
             os.write(2, f"{line}\n".encode())
         print("of Python", file=sys.stderr)
         print("to standard output")
         os.write(2, b"without an end")
-    said = capfd.readouterr()
-    assert said.out == "to standard output\n"
-    assert sorted(said.err.split("\n")) == sorted([*kept, "of Python", "without an end"])
+    written = capfd.readouterr()
+    assert written.out == "to standard output\n"
+    assert sorted(written.err.split("\n")) == sorted([*kept, "of Python", "without an end"])
 
 
-def test_what_was_said_is_not_lost_when_the_import_fails(
+def test_other_output_is_not_lost_when_the_import_fails(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    with pytest.raises(ImportError), remarks.without_remarks():
-        os.write(2, REMARKS[0].encode() + b"\nthe reason\n")
+    with pytest.raises(ImportError), tf_log_filter.filtered_stderr():
+        os.write(2, LOG_LINES[0].encode() + b"\nthe reason\n")
         raise ImportError
     os.write(2, b"afterwards\n")
     assert capfd.readouterr().err == "the reason\nafterwards\n"

@@ -13,7 +13,7 @@ import tfdist
 from tests.training.loops.made import X, Y, feed_of, linear, loops_of, plain_weights, weight
 from tfdist.collectives.worker_flags import WorkerFlags
 from tfdist.errors import ConfigError
-from tfdist.runtime.heartbeat import Heart
+from tfdist.runtime.heartbeat import HeartbeatWriter
 from tfdist.training.calls import Calls
 from tfdist.training.epoch_runner import evaluate_epoch, predict_epoch, train_epoch
 from tfdist.training.session import OnlyBeats
@@ -90,7 +90,7 @@ class Counts(OnlyBeats):
     """Allows so many steps a call, and takes down what is made."""
 
     def __init__(self, most=99):
-        super().__init__(Heart(""))
+        super().__init__(HeartbeatWriter(""))
         self.most = most
         self.made, self.evaluated = [], []
 

@@ -13,17 +13,17 @@ import pytest
 @pytest.fixture
 def phases(monkeypatch):
     """The phases that heartbeats name, in order, each run of one phase once."""
-    from tfdist.runtime.heartbeat import Heart
+    from tfdist.runtime.heartbeat import HeartbeatWriter
 
     seen = []
-    write = Heart.write
+    write = HeartbeatWriter.write
 
     def record(self, phase, *arguments, **more):
         if not seen or seen[-1] != phase:
             seen.append(phase)
         write(self, phase, *arguments, **more)
 
-    monkeypatch.setattr(Heart, "write", record)
+    monkeypatch.setattr(HeartbeatWriter, "write", record)
     return seen
 
 

@@ -10,7 +10,7 @@ from tfdist.benchmark.trial import Setting, try_out
 from tfdist.drawing import new_figure
 from tfdist.errors import TfdistError
 from tfdist.launcher.machine import usable_cores
-from tfdist.runtime.memory import available_bytes
+from tfdist.runtime.resources import available_bytes
 
 # Of the best speed: a batch that reaches so much saturates the device.
 SATURATED = 0.95

@@ -10,7 +10,7 @@ from typing import Any
 from tfdist.benchmark.peers.contenders import Contender
 from tfdist.benchmark.peers.hosts import LOOPBACK
 from tfdist.benchmark.peers.measure import run
-from tfdist.runtime.memory import resident_bytes
+from tfdist.runtime.resources import resident_bytes
 
 _BATCH = 32
 _FEATURES = 16

@@ -18,7 +18,7 @@ from tfdist.cluster import Cluster
 from tfdist.errors import EXIT_PEER_LOST, ConfigError, PeerError, TfdistError
 from tfdist.function_name import call_function
 from tfdist.runtime.heartbeat import VARIABLE as HEARTBEAT
-from tfdist.runtime.memory import resident_bytes
+from tfdist.runtime.resources import resident_bytes
 
 if TYPE_CHECKING:
     import keras

@@ -16,7 +16,7 @@ from tfdist.errors import (
     TfdistError,
 )
 from tfdist.runtime import excepthook
-from tfdist.runtime.lasting_output import send_nowhere
+from tfdist.runtime.lost_output import redirect_to_devnull
 from tfdist.validation import did_you_mean, quote
 
 # subcommand -> (module with `main(argv) -> int`, what it does)
@@ -65,12 +65,12 @@ def main(argv: list[str] | None = None) -> int:
         return EXIT_INTERRUPTED
     except BrokenPipeError:
         # The reader of our output, such as `head`, has gone: it had enough.
-        send_nowhere(sys.stdout)
+        redirect_to_devnull(sys.stdout)
         return EXIT_DONE
     except OSError as error:
         if error.errno != errno.ENOSPC or error.filename is not None:
             raise
-        send_nowhere(sys.stdout)
+        redirect_to_devnull(sys.stdout)
         print(f"tfdist: the output cannot be written: {error.strerror}", file=sys.stderr)
         return EXIT_USER_ERROR
 

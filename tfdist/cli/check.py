@@ -11,7 +11,7 @@ from tfdist.cli.output import print_json
 from tfdist.cluster import Cluster, Task
 from tfdist.errors import EXIT_DONE, EXIT_PEER_LOST, ConfigError
 from tfdist.runtime import heartbeat, sigterm
-from tfdist.runtime.stall_limit import patience, stall_seconds
+from tfdist.runtime.timeouts import patience, stall_seconds
 from tfdist.strategy.kinds import check_parameter_servers, choose
 
 # A job's tasks stop together: the others name the one that is stuck before all count as stuck.

@@ -11,8 +11,8 @@ from tfdist.doctor.finding import Finding, Findings
 from tfdist.doctor.machine import examine_machine
 from tfdist.errors import ConfigError
 from tfdist.runtime import process_one, sigterm
-from tfdist.runtime.stall_limit import VARIABLE
 from tfdist.runtime.startup import start_tensorflow
+from tfdist.runtime.timeouts import STALL_VARIABLE
 from tfdist.runtime.watchdog import watchdog
 
 # Seconds for all that comes after the meeting, and in which a task that is silent counts as lost.
@@ -52,7 +52,7 @@ def main(argv: list[str]) -> int:
     try:
         cluster = examine_machine(findings, args.wait)
         if cluster is not None:
-            os.environ.setdefault(VARIABLE, _STALL)
+            os.environ.setdefault(STALL_VARIABLE, _STALL)
             with watchdog(_MOST, f"doctor: {findings.task}: the checks"):
                 _examine_training(findings, cluster, args.checkpoint_dir)
     finally:

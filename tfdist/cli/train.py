@@ -15,10 +15,11 @@ from tfdist.cluster import Cluster
 from tfdist.collectives.transport_names import TRANSPORTS, WIRE_TYPES
 from tfdist.errors import ConfigError
 from tfdist.programs.options import PLACES, TrainOptions
-from tfdist.rendezvous.once import meet, wait_seconds
+from tfdist.rendezvous.once import meet
 from tfdist.runtime import process_one, sigterm
-from tfdist.runtime.lasting_output import outlast_readers
+from tfdist.runtime.lost_output import survive_broken_pipe
 from tfdist.runtime.startup import prefer_onednn, start_tensorflow
+from tfdist.runtime.timeouts import wait_seconds
 from tfdist.scaling.rules import DECAYS, RULES
 from tfdist.strategy.kinds import AUTO, NAMES, check_parameter_servers
 from tfdist.validation import MOST_SECONDS, did_you_mean, kind, one_of, quote
@@ -106,7 +107,7 @@ def main(argv: list[str]) -> int:
         print_help(values)
         return 0
     process_one.go_on_in_a_child()
-    outlast_readers()
+    survive_broken_pipe()
     sigterm.end_process_one()
     options = parse(values, argv)
     cluster = Cluster.from_environment()

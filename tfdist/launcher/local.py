@@ -32,7 +32,7 @@ from tfdist.launcher.outlet import LogFile, two_outlets
 from tfdist.launcher.restarts import Restarts
 from tfdist.launcher.signals import Signals
 from tfdist.launcher.watch import Watch
-from tfdist.runtime.stall_limit import VARIABLE as STALL_VARIABLE
+from tfdist.runtime.timeouts import STALL_VARIABLE
 from tfdist.validation import plural, quote
 
 STALL_SECONDS = 1800.0
@@ -258,7 +258,7 @@ class Supervisor:
     def _say_once(self, text: str) -> None:
         if not self._said_log:
             self._said_log = True
-            self._say(f"{text}; the job goes on without it")
+            self._say(f"{text}; the job continues without it")
 
 
 def _allow_descriptors(tasks: int) -> None:

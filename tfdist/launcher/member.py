@@ -14,7 +14,7 @@ from tfdist.launcher.local import LaunchOptions, Supervisor
 from tfdist.launcher.ports import free_ports
 from tfdist.launcher.tether import tie
 from tfdist.rendezvous.hosts import Machine, agree
-from tfdist.rendezvous.once import wait_seconds
+from tfdist.runtime.timeouts import wait_seconds
 from tfdist.validation import plural
 
 

@@ -101,7 +101,7 @@ class Outlet:
     def _tell(self, problem: str) -> None:
         if not self._said:
             self._said = True
-            self.say(f"{problem}; the job goes on without it")
+            self.say(f"{problem}; the job continues without it")
 
 
 class LogFile:

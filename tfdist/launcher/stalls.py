@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tfdist.runtime.heartbeat import Beat
-from tfdist.runtime.stall_limit import UNTIMED_PHASES, patience
+from tfdist.runtime.timeouts import UNTIMED_PHASES, patience
 
 _STEPPING = ("tracing", "training", "evaluating")  # phases whose steps say when they are fed
 # Where a main thread may wait for a peer.

@@ -15,7 +15,7 @@ from tfdist.launcher.process import TaskProcess
 from tfdist.launcher.stalls import Sign
 from tfdist.launcher.steps import StepTimes
 from tfdist.runtime import heartbeat
-from tfdist.runtime.own_time import OwnTime
+from tfdist.runtime.timeouts import SuspendAwareClock
 
 # Seconds for stacks to arrive through the pipe before they are evaluated.
 _STACK_SECONDS = 0.8
@@ -58,7 +58,7 @@ class Watch:
         self._limit = limit
         self._folder = _private_folder()
         self._seen: dict[str, _Seen] = {}
-        self._clock = OwnTime()
+        self._clock = SuspendAwareClock()
         self._judge_at: float | None = None
 
     def close(self) -> None:

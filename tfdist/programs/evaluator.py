@@ -17,7 +17,7 @@ from tfdist.errors import ConfigError
 from tfdist.programs.options import TrainOptions
 from tfdist.programs.run_folder import output_directory
 from tfdist.programs.train import make_plan, make_trainer, open_source
-from tfdist.runtime.heartbeat import Heart
+from tfdist.runtime.heartbeat import HeartbeatWriter
 from tfdist.runtime.log import LOGGER
 from tfdist.strategy.build import build_strategy
 from tfdist.strategy.devices import virtual_devices
@@ -76,7 +76,7 @@ def evaluate(cluster: Cluster, options: TrainOptions) -> list[dict[str, Any]]:
 
 def _appearing(folder: pathlib.Path, epochs: int) -> Iterator[tuple[pathlib.Path, Reader]]:
     """Yields the checkpoints as they appear, up to that of the last epoch."""
-    heart = Heart()
+    heartbeat = HeartbeatWriter()
     seen: dict[str, int] = {}
     LOGGER.info("evaluating the checkpoints in %s as they appear", folder)
     while True:
@@ -98,7 +98,7 @@ def _appearing(folder: pathlib.Path, epochs: int) -> Iterator[tuple[pathlib.Path
             position = saved.manifest["position"]
             if position["finished"] or position["epoch"] >= epochs:
                 return
-        heart.write("serving")
+        heartbeat.write("serving")
         time.sleep(_POLL)
 
 

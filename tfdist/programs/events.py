@@ -15,7 +15,7 @@ import keras
 import tensorflow as tf
 
 from tfdist.report.run import FILE
-from tfdist.runtime.memory import resident_bytes
+from tfdist.runtime.resources import resident_bytes
 from tfdist.training.timing import EpochTiming
 
 # The folder of TensorBoard's files in that of the run.

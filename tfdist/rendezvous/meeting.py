@@ -38,8 +38,7 @@ from tfdist.rendezvous.questions import Questions
 from tfdist.rendezvous.roster import Roster, draw_challenge
 from tfdist.rendezvous.sockets import listen, reason
 from tfdist.runtime.log import LOGGER
-
-DEFAULT_TIMEOUT = 300.0
+from tfdist.runtime.timeouts import WAIT_SECONDS
 
 _READ_SECONDS = 5.0  # for a caller to say who it is
 _PATIENCE_SECONDS = 0.9  # beyond the deadline, for who has answered "prepare"
@@ -47,7 +46,7 @@ _JOIN_SECONDS = 3.0  # for which chief and ps are in TensorFlow, before a worker
 _MAX_CALLERS = 128
 
 
-def rendezvous(cluster: Cluster, timeout: float = DEFAULT_TIMEOUT, *, job: str = "") -> None:
+def rendezvous(cluster: Cluster, timeout: float = WAIT_SECONDS, *, job: str = "") -> None:
     """Meets all other tasks of the cluster; returns when all start together.
 
     Call it before TensorFlow takes the port; nothing listens on the port afterwards.

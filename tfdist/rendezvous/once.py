@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import os
-
 from tfdist.cluster.cluster import Cluster
-from tfdist.errors import ConfigError
-from tfdist.rendezvous.meeting import DEFAULT_TIMEOUT, rendezvous
-from tfdist.runtime.heartbeat import Heart
-from tfdist.validation import seconds
+from tfdist.rendezvous.meeting import rendezvous
+from tfdist.runtime.heartbeat import HeartbeatWriter
+from tfdist.runtime.timeouts import wait_seconds
 
-_VARIABLE = "TFDIST_WAIT"
 _met: set[tuple[str, str]] = set()
 
 
@@ -30,23 +26,8 @@ def meet(cluster: Cluster, timeout: float | None = None, *, job: str = "") -> No
     if key in _met:
         return
     # The meeting has a deadline of its own, which may be later than a stall's.
-    heart = Heart()
-    heart.write("meeting")
+    heartbeat = HeartbeatWriter()
+    heartbeat.write("meeting")
     rendezvous(cluster, wait_seconds() if timeout is None else timeout, job=job)
-    heart.write("building")
+    heartbeat.write("building")
     _met.add(key)
-
-
-def wait_seconds() -> float:
-    """Returns the seconds to wait for other tasks: $TFDIST_WAIT, or 300.
-
-    Raises:
-        ConfigError: The variable is not a number of seconds.
-    """
-    text = os.environ.get(_VARIABLE, "")
-    if not text:
-        return DEFAULT_TIMEOUT
-    try:
-        return seconds(text)
-    except ConfigError as error:
-        raise ConfigError(f"{_VARIABLE}: {error}") from None

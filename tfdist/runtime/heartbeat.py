@@ -5,7 +5,7 @@ of each phase and, while it trains, after every call of TensorFlow (a few times 
 most). No thread writes it, so a task whose Python is stuck writes nothing. The file is replaced
 as a whole, so `read` never sees half a heartbeat.
 
-TensorFlow itself writes `Heart.fed_path` (the name with `.fed`) whenever a training or
+TensorFlow itself writes `HeartbeatWriter.fed_path` (the name with `.fed`) whenever a training or
 evaluation step has received its input, also between two steps of one call. Of tasks that stopped
 at the same step, the one whose `fed` is older than its `time` still waits for its own input;
 those whose `fed` is newer wait for a peer (unless they were stopped, which the kernel knows).
@@ -13,7 +13,7 @@ those whose `fed` is newer wait for a peer (unless they were stopped, which the 
 A task that writes a heartbeat prints the stacks of its Python threads on SIGUSR1.
 
 The phases: building (strategy, model), meeting (the peers), serving (as a ps, or as a worker
-beside one), tracing (the first call, which compiles and may take minutes), training, evaluating,
+next to one), tracing (the first call, which compiles and may take minutes), training, evaluating,
 predicting, saving, done.
 """
 
@@ -75,8 +75,8 @@ def latest() -> Beat | None:
     return _latest
 
 
-class Heart:
-    """Has the heartbeats of this process; writes them where a file is named.
+class HeartbeatWriter:
+    """Keeps the latest heartbeat of this process, and writes it where a file is named.
 
     Args:
         path: The file; the value of `TFDIST_HEARTBEAT` by default.

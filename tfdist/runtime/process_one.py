@@ -48,7 +48,7 @@ def go_on_in_a_child() -> None:
 
 
 @contextlib.contextmanager
-def held() -> Iterator[None]:
+def blocks_sigterm() -> Iterator[None]:
     """Records that within the block this process may be unable to end itself on SIGTERM."""
     if _shared is None or os.getpid() != _stands_for:
         yield

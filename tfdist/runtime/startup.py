@@ -1,4 +1,4 @@
-"""Starts TensorFlow without the messages that its C++ code prints about this machine."""
+"""Starts TensorFlow with the threads, devices and log level that this task should have."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ import sys
 from tfdist.cluster.slurm_gpus import share_of_gpus
 from tfdist.errors import ConfigError
 from tfdist.runtime import sigterm
-from tfdist.runtime.quiet_import import forget_import
-from tfdist.runtime.remarks import loading
+from tfdist.runtime.tf_log_filter import filtered_import, forget_first_import
 from tfdist.runtime.threads import limit_threads
 
 _has_listed = False
@@ -30,12 +29,12 @@ def prefer_onednn() -> None:
 
 
 def start_tensorflow() -> None:
-    """Imports TensorFlow and lists the devices, dropping the messages of its C++ code.
+    """Imports TensorFlow and lists the devices, dropping its log lines about this machine.
 
     Before that, limits its threads where a scheduler limits this task's CPUs, and sets the GPUs it
     sees where a scheduler gives all tasks of a node the same GPUs.
-    Does nothing more the second time, or where TF_CPP_MIN_LOG_LEVEL is set to 0, which requests the
-    messages. All other output to standard error is passed on.
+    Does nothing more the second time, or where TF_CPP_MIN_LOG_LEVEL is set to 0, which asks for
+    its log lines. All other output to standard error is passed on.
 
     Raises:
         ConfigError: Several tasks of a node have to share fewer GPUs, or Keras is told to compute
@@ -52,8 +51,8 @@ def start_tensorflow() -> None:
         return
     if "tensorflow" not in sys.modules:
         sigterm.end_process_one()  # The import takes seconds.
-        forget_import()
-    with loading():
+        forget_first_import()
+    with filtered_import():
         importlib.import_module("tensorflow").config.list_physical_devices()
     _has_listed = True
 

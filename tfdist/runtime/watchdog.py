@@ -13,7 +13,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 
-from tfdist.runtime.process_one import held
+from tfdist.runtime.process_one import blocks_sigterm
 
 # Its standard input closes when the watched process is done, or dead; then it ends too.
 _WATCH = """
@@ -43,7 +43,7 @@ def watchdog(seconds: float, what: str) -> Iterator[None]:
         stdin=subprocess.PIPE,
     )
     try:
-        with held():
+        with blocks_sigterm():
             yield
     finally:
         assert watcher.stdin is not None

@@ -19,8 +19,7 @@ from tfdist.cluster import Cluster, Task
 from tfdist.collectives.peer_errors import lost
 from tfdist.errors import TfdistError
 from tfdist.runtime import excepthook, heartbeat, shutdown
-from tfdist.runtime.own_time import OwnTime
-from tfdist.runtime.stall_limit import patience, stall_seconds
+from tfdist.runtime.timeouts import SuspendAwareClock, patience, stall_seconds
 from tfdist.strategy.note import BEAT, DONE, LOST, PATH
 
 _PERIOD = 0.5
@@ -65,7 +64,7 @@ class Beats:
         threading.Thread(target=self._watch, name="tfdist beats", daemon=True).start()
 
     def _watch(self) -> None:
-        clock, idle, beat = OwnTime(), 0.0, heartbeat.latest()
+        clock, idle, beat = SuspendAwareClock(), 0.0, heartbeat.latest()
         while True:
             time.sleep(_TICK)
             passed = clock.passed()

@@ -14,10 +14,11 @@ from tfdist.collectives.leaving import leave_together
 from tfdist.collectives.process_group import ProcessGroup
 from tfdist.collectives.seeds import agree_on_seed
 from tfdist.errors import ConfigError
-from tfdist.rendezvous.once import meet, wait_seconds
+from tfdist.rendezvous.once import meet
 from tfdist.runtime import excepthook, sigterm
-from tfdist.runtime.heartbeat import Heart
+from tfdist.runtime.heartbeat import HeartbeatWriter
 from tfdist.runtime.log import LOGGER
+from tfdist.runtime.timeouts import wait_seconds
 from tfdist.runtime.watchdog import watchdog
 from tfdist.strategy import built
 from tfdist.strategy.beats import Beats
@@ -216,7 +217,7 @@ def build_strategy(
     """
     excepthook.install()
     sigterm.end_process_one()
-    Heart().write("building")
+    HeartbeatWriter().write("building")
     one_of("strategy", name, NAMES)
     if cluster is None:
         cluster = Cluster.from_environment()

@@ -16,9 +16,8 @@ from tfdist.collectives.peer_errors import lost
 from tfdist.errors import ConfigError, PeerError
 from tfdist.rendezvous.once import meet
 from tfdist.runtime import excepthook, sigterm
-from tfdist.runtime.heartbeat import Heart
-from tfdist.runtime.own_time import OwnTime
-from tfdist.runtime.stall_limit import patience, stall_seconds
+from tfdist.runtime.heartbeat import HeartbeatWriter
+from tfdist.runtime.timeouts import SuspendAwareClock, patience, stall_seconds
 from tfdist.strategy.note import BEAT, DONE, LOST, Note
 from tfdist.strategy.private_port import close_to_others
 
@@ -77,7 +76,7 @@ def serve(cluster: Cluster, *, start_timeout: float = _START) -> bool:
     excepthook.install()
     sigterm.end_process_one()
     meet(cluster)
-    Heart().write("serving")
+    HeartbeatWriter().write("serving")
     limit = stall_seconds()
     note = Note()
     jobs = {job: list(hosts) for job, hosts in cluster.jobs.items() if job != "evaluator"}
@@ -144,7 +143,7 @@ class _Word:
         self._start_timeout, self._limit = start_timeout, limit
         self._number = self._progress = ""
         self._silent = self._idle = 0.0
-        self._clock = OwnTime()
+        self._clock = SuspendAwareClock()
 
     def problem(self, beat: str) -> str:
         """Returns how it is seen that the chief is stuck; "" where it is not.

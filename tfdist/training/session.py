@@ -13,7 +13,7 @@ import keras
 from tfdist.collectives.process_group import ProcessGroup
 from tfdist.collectives.worker_flags import Flag, WorkerFlags
 from tfdist.errors import CheckpointError, ConfigError, Preempted
-from tfdist.runtime.heartbeat import Heart
+from tfdist.runtime.heartbeat import HeartbeatWriter
 from tfdist.runtime.log import LOGGER
 from tfdist.runtime.sigterm import Sigterm
 from tfdist.training.checkpoint import callback_state
@@ -43,11 +43,11 @@ class OnlyBeats:
     """Follows an evaluation outside `fit`: it only writes heartbeats.
 
     Args:
-        heart: Writes the heartbeats.
+        heartbeat: Writes the heartbeats.
     """
 
-    def __init__(self, heart: Heart) -> None:
-        self._heart = heart
+    def __init__(self, heartbeat: HeartbeatWriter) -> None:
+        self._heartbeat = heartbeat
 
     def before_training(self, count: int) -> int:
         """Returns `count`."""
@@ -58,7 +58,7 @@ class OnlyBeats:
 
     def before_evaluating(self, step: int) -> None:
         """Writes a heartbeat; the first call compiles, which may take long."""
-        self._heart.write("evaluating" if step else "tracing", 0, step)
+        self._heartbeat.write("evaluating" if step else "tracing", 0, step)
 
 
 class Session:
@@ -67,7 +67,7 @@ class Session:
     Args:
         group: The processes that train.
         loop: The loop that trains.
-        heart: Writes the heartbeats.
+        heartbeat: Writes the heartbeats.
         flags: Carries a SIGTERM of any worker to all.
         position: The position at which training begins.
         checkpoints: The checkpoints to save; None for none.
@@ -80,7 +80,7 @@ class Session:
         self,
         group: ProcessGroup,
         loop: Loop,
-        heart: Heart,
+        heartbeat: HeartbeatWriter,
         flags: WorkerFlags,
         position: Position,
         *,
@@ -92,7 +92,7 @@ class Session:
         self.position = position
         self._group = group
         self._loop = loop
-        self._heart = heart
+        self._heartbeat = heartbeat
         self._flags = flags
         self._checkpoints = checkpoints
         self._callbacks = callbacks
@@ -157,7 +157,7 @@ class Session:
             count = count if due is None else min(count, due)
             count = self._loop.update.calls_to_end(count)
         phase = "training" if self._traced else "tracing"
-        self._heart.write(phase, self.position.epoch, self.position.step)
+        self._heartbeat.write(phase, self.position.epoch, self.position.step)
         self._called = time.monotonic()
         return count
 
@@ -176,7 +176,7 @@ class Session:
         self._in_calls += seconds
         self._made += count
         self._traced = True
-        self._heart.write(
+        self._heartbeat.write(
             "training", before.epoch, self.position.step, step_seconds=seconds / count
         )
         if self._checkpoints is None:
@@ -219,7 +219,7 @@ class Session:
         """
         # The first validation compiles its step, which may take long.
         phase = "evaluating" if self._evaluated or step else "tracing"
-        self._heart.write(phase, self.position.epoch, step)
+        self._heartbeat.write(phase, self.position.epoch, step)
         self._raise_flag()
         if self._checkpoints is not None and step and self._stops():
             self._save(self._trained)
@@ -246,7 +246,7 @@ class Session:
         """Waits until the end of training is on the disk."""
         if self._checkpoints is not None:
             self._checkpoints.wait()
-        self._heart.write("done", self.position.epoch, self.position.step)
+        self._heartbeat.write("done", self.position.epoch, self.position.step)
 
     def _abandon(self) -> None:
         """Waits for a checkpoint that is being written, when an exception ends training."""
@@ -267,7 +267,7 @@ class Session:
 
     def _save(self, progress: Progress | None = None) -> None:
         assert self._checkpoints is not None
-        self._heart.write("saving", self.position.epoch, self.position.step)
+        self._heartbeat.write("saving", self.position.epoch, self.position.step)
         self._loop.settle()
         progress = self._loop.progress() if progress is None else progress
         self._checkpoints.save(self.position, progress, self._callbacks)
@@ -275,7 +275,7 @@ class Session:
     def _preempt(self) -> None:
         assert self._checkpoints is not None
         self._checkpoints.wait_together()
-        self._heart.write("done", self.position.epoch, self.position.step)
+        self._heartbeat.write("done", self.position.epoch, self.position.step)
         raise Preempted(
             f"stopped by SIGTERM in epoch {self.position.epoch + 1} after step "
             f"{self.position.step}, which is saved; start again to go on"

@@ -13,7 +13,7 @@ from tfdist.collectives.leaving import leave_together
 from tfdist.collectives.process_group import ProcessGroup
 from tfdist.collectives.worker_flags import WorkerFlags
 from tfdist.runtime import excepthook
-from tfdist.runtime.heartbeat import Heart
+from tfdist.runtime.heartbeat import HeartbeatWriter
 from tfdist.strategy.kinds import kind_of
 from tfdist.training import csv_log
 from tfdist.training.agreement.together import Agreement, agreeing
@@ -124,9 +124,9 @@ class Trainer(Described):
         self._group = ProcessGroup(self.strategy, is_synchronous=kind.is_synchronous)
         leave_together(self._group)
         self._agreement = Agreement(model, self._group, self._options)
-        self._heart = Heart()
+        self._heartbeat = HeartbeatWriter()
         self._flags = WorkerFlags()
-        loops = self._options.of_loops(self._heart.fed_path)
+        loops = self._options.of_loops(self._heartbeat.fed_path)
         self._loops = Loops(model, self._group, self._flags, loops)
         self._keras_steps = self._loops.runs_keras_steps
         self._feeds = Feeds(
@@ -212,7 +212,7 @@ class Trainer(Described):
             >>> len(history.history["loss"])
             3
         """
-        self._heart.write("building")
+        self._heartbeat.write("building")
         self.timings.clear()
         check_not_alone(self.strategy)
         check(self.model, self.strategy, runs_keras_steps=self._keras_steps)
@@ -266,7 +266,7 @@ class Trainer(Described):
             epoch_data = None
             feed.restart()
         session = Session(
-            *(self._group, loop, self._heart, self._flags, start),
+            *(self._group, loop, self._heartbeat, self._flags, start),
             checkpoints=self._checkpoints,
             callbacks=every.callbacks,
             before_save=self._agreement.on_save,
@@ -339,7 +339,7 @@ class Trainer(Described):
         feed.restart()
         epoch = feed.epoch(0, self._group.exchange)
         every = self._callback_list(callbacks, verbose, epochs=1, steps=steps or epoch.steps)
-        logs = self._evaluate(feed, epoch, every, OnlyBeats(self._heart))
+        logs = self._evaluate(feed, epoch, every, OnlyBeats(self._heartbeat))
         return logs if return_dict else self.model._flatten_metrics_in_order(logs)
 
     @plain_errors

@@ -32,7 +32,7 @@ from tfdist.collectives.ring.stream import Part, Stream
 from tfdist.collectives.ring.verdict import LEFT, LOST, Verdict
 from tfdist.collectives.ring.watch import Interrupts, Neighbour, Watch
 from tfdist.collectives.transport_names import narrow_type
-from tfdist.runtime.stall_limit import STALL_SECONDS
+from tfdist.runtime.timeouts import STALL_SECONDS
 
 # The total size, in bytes of all workers, up to which every worker sends its array to all others.
 SMALL_BYTES = 64 << 10

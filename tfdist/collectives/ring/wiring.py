@@ -16,7 +16,7 @@ from tfdist.collectives.ring.connections import Connections, connect, listen
 from tfdist.collectives.ring.ring import Ring
 from tfdist.runtime import shutdown
 from tfdist.runtime.interrupts import Interrupts
-from tfdist.runtime.stall_limit import stall_seconds
+from tfdist.runtime.timeouts import stall_seconds
 
 _SECRET_BYTES = 32
 

@@ -16,8 +16,8 @@ import time
 from pathlib import Path
 
 from tfdist.errors import ConfigError
-from tfdist.rendezvous.once import wait_seconds
 from tfdist.runtime.log import LOGGER
+from tfdist.runtime.timeouts import wait_seconds
 
 NAME = ".tfdist.lock"
 # A job that was told to end may still be saving when the one that takes its place begins. With

@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import tempfile
 
-from tfdist.runtime import temporary
+from tfdist.runtime import resources
 
 
 def test_a_usual_folder_stays(monkeypatch):
     monkeypatch.delenv("TMPDIR", raising=False)
-    temporary.find_temporary_folder()
+    resources.find_temporary_folder()
     assert "TMPDIR" not in os.environ
 
 
@@ -20,10 +20,10 @@ def test_memory_where_nothing_else_can_be_written(monkeypatch, tmp_path):
 
     monkeypatch.delenv("TMPDIR", raising=False)
     monkeypatch.setattr(tempfile, "gettempdir", gettempdir)
-    monkeypatch.setattr(temporary, "_IN_MEMORY", str(tmp_path / "absent"))
-    temporary.find_temporary_folder()
+    monkeypatch.setattr(resources, "_IN_MEMORY", str(tmp_path / "absent"))
+    resources.find_temporary_folder()
     assert "TMPDIR" not in os.environ
-    monkeypatch.setattr(temporary, "_IN_MEMORY", str(tmp_path))
-    temporary.find_temporary_folder()
+    monkeypatch.setattr(resources, "_IN_MEMORY", str(tmp_path))
+    resources.find_temporary_folder()
     assert os.environ["TMPDIR"] == str(tmp_path)
     monkeypatch.delenv("TMPDIR")

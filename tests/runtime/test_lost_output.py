@@ -1,4 +1,4 @@
-"""A program goes on when the reader of its output has gone."""
+"""A program continues when the reader of its output has gone."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import sys
 
 PROGRAM = """
 import os, sys
-from tfdist.runtime.lasting_output import outlast_readers
+from tfdist.runtime.lost_output import survive_broken_pipe
 
-outlast_readers()
-outlast_readers()
+survive_broken_pipe()
+survive_broken_pipe()
 print("first", flush=True)
 sys.stdin.readline()
 for number in range(1000):
@@ -40,7 +40,7 @@ def test_a_reader_that_goes_away_ends_nothing():
     _, errors = process.communicate("go\n", timeout=60)
     assert process.returncode == 0
     assert errors.splitlines() == [
-        "tfdist: stdout cannot be written to (Broken pipe); training goes on without it",
+        "tfdist: stdout cannot be written to (Broken pipe); training continues without it",
         "done",
     ]
 
@@ -57,8 +57,8 @@ def test_a_full_disk_ends_nothing():
 def test_a_closed_stdout_ends_nothing():
     code = """if True:
         import sys
-        from tfdist.runtime.lasting_output import outlast_readers
-        outlast_readers()
+        from tfdist.runtime.lost_output import survive_broken_pipe
+        survive_broken_pipe()
         print("nobody")
         sys.exit(3)
     """

@@ -1,4 +1,4 @@
-"""Lets a program go on when nobody reads its output any more, or the disk under it is full."""
+"""Lets a program continue when nobody reads its output any more, or the disk is full."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ import sys
 from typing import Any, TextIO
 
 
-def outlast_readers() -> None:
-    """Makes stdout and stderr streams whose loss is said once, and ends nothing."""
+def survive_broken_pipe() -> None:
+    """Makes the loss of stdout or stderr one message on the other, where it would be an error."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
-        if stream is not None and not isinstance(stream, _Lasting):
-            setattr(sys, name, _Lasting(stream, name))
+        if stream is not None and not isinstance(stream, _SurvivingStream):
+            setattr(sys, name, _SurvivingStream(stream, name))
 
 
-def send_nowhere(stream: TextIO) -> None:
-    """Gives what this program, a library or Python's last flush still writes somewhere to go."""
+def redirect_to_devnull(stream: TextIO) -> None:
+    """Discards all that this program, a library or Python's last flush still writes to a stream."""
     with contextlib.suppress(OSError, ValueError):
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, stream.fileno())
-        os.close(nowhere)
+        devnull = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(devnull, stream.fileno())
+        os.close(devnull)
 
 
-class _Lasting:
-    """A stream that takes everything; what cannot be written is dropped.
+class _SurvivingStream:
+    """A stream that accepts everything; what cannot be written is dropped.
 
     Args:
         stream: The stream behind it.
@@ -55,8 +55,8 @@ class _Lasting:
         return getattr(self._stream, name)
 
     def _lose(self, error: OSError) -> None:
-        send_nowhere(self._stream)
+        redirect_to_devnull(self._stream)
         other = sys.stderr if self._name == "stdout" else sys.stdout
         reason = f"{self._name} cannot be written to ({error.strerror})"
         if other is not None:
-            print(f"tfdist: {reason}; training goes on without it", file=other, flush=True)
+            print(f"tfdist: {reason}; training continues without it", file=other, flush=True)
