@@ -35,8 +35,7 @@ from tfdist.benchmark.collectives.sockets import RawSocket
 from tfdist.cli import main
 from tfdist.errors import ConfigError, PeerError, TfdistError
 from tfdist.launcher.ports import free_ports
-from tfdist.scaling.measured_link import read_link
-from tfdist.scaling.network import Link, ring_seconds
+from tfdist.scaling.network import Link, read_link, ring_seconds
 
 ROOT = Path(__file__).parents[2]
 ALL_REDUCE = Cell("all_reduce", "ring")

@@ -5,9 +5,8 @@ import json
 
 import pytest
 
-from tfdist.scaling.cost import Device
+from tfdist.scaling.cost import Device, replica_memory
 from tfdist.scaling.estimate import Estimate
-from tfdist.scaling.memory import replica_memory
 from tfdist.scaling.network import Link
 from tfdist.scaling.prediction import Model
 from tfdist.scaling.quantities import duration, si

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 from typing import Any
 
 from tfdist.cli import plan_cost
 from tfdist.cli.arguments import METAVARS, Parser, flag
 from tfdist.cli.output import print_json
 from tfdist.errors import EXIT_DONE
-from tfdist.scaling.plan import Plan
-from tfdist.scaling.rules import DECAYS, RULES
+from tfdist.scaling.plan import DECAYS, RULES, Plan
 from tfdist.scaling.scale import scale
 
 # What a plan of batch and rate needs; a cost alone does not.
@@ -36,7 +36,7 @@ def main(argv: list[str]) -> int:
         plan = scale(**args)
     estimate = plan_cost.estimate(options, args) if costs else None
     if estimate is not None and options["plot"]:
-        plan_cost.draw(estimate, options["plot"])
+        estimate.plot(Path(options["plot"]))
     if as_json:
         found: dict[str, Any] = {} if plan is None else plan.to_dict()
         if estimate is not None:

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import functools
-from pathlib import Path
 from typing import Any
 
 from tfdist.cli.arguments import METAVARS, Parser, flag
 from tfdist.collectives.transport_names import FLOAT32, WIRE_BYTES
 from tfdist.errors import ConfigError
-from tfdist.scaling.cost import FLOAT32_BYTES, Device, training_flop
+from tfdist.scaling.cost import (
+    FLOAT32_BYTES,
+    PRECISIONS,
+    SLOTS,
+    Device,
+    replica_memory,
+    training_flop,
+)
 from tfdist.scaling.estimate import Estimate
-from tfdist.scaling.measured_link import read_link
-from tfdist.scaling.memory import PRECISIONS, SLOTS, replica_memory
-from tfdist.scaling.network import LINKS, Link
-from tfdist.scaling.plot import plot_efficiency
+from tfdist.scaling.network import LINKS, Link, read_link
 from tfdist.scaling.prediction import Model, powers_of_two
 from tfdist.validation import number, reject, whole_number
 
@@ -180,20 +182,6 @@ def estimate(options: dict[str, Any], run: dict[str, Any]) -> Estimate:
         workers=values["workers"] or powers_of_two(_MOST_WORKERS),
         servers=values["servers"] or 1,
     )
-
-
-def draw(found: Estimate, path: str) -> None:
-    """Draws the efficiency of an estimate, with and without overlap.
-
-    Raises:
-        ConfigError: Matplotlib is not installed, or the file cannot be written.
-    """
-    assert found.prediction is not None
-    lines = {
-        name: dataclasses.replace(found.prediction, overlap=overlap).steps(found.workers)
-        for name, overlap in (("sent while computing", True), ("sent after computing", False))
-    }
-    plot_efficiency(lines, f"{found.name}: {found.batch} images a worker and step", Path(path))
 
 
 def _checked(name: str, value: Any) -> Any:

@@ -20,7 +20,7 @@ from tfdist.runtime import process_one, sigterm
 from tfdist.runtime.lost_output import survive_broken_pipe
 from tfdist.runtime.startup import prefer_onednn, start_tensorflow
 from tfdist.runtime.timeouts import wait_seconds
-from tfdist.scaling.rules import DECAYS, RULES
+from tfdist.scaling.plan import DECAYS, RULES
 from tfdist.strategy.kinds import AUTO, NAMES, check_parameter_servers
 from tfdist.validation import MOST_SECONDS, did_you_mean, kind, one_of, quote
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
+from tfdist.drawing import new_figure
+from tfdist.errors import ConfigError
 from tfdist.scaling import cost
-from tfdist.scaling.cost import Device
-from tfdist.scaling.memory import Memory
+from tfdist.scaling.cost import Device, Memory
 from tfdist.scaling.network import ring_bytes, server_bytes
 from tfdist.scaling.prediction import Model, Step
 from tfdist.scaling.quantities import duration, si
@@ -124,6 +126,40 @@ class Estimate:
                 for step in self.steps
             ],
         }
+
+    def plot(self, path: Path) -> None:
+        """Draws efficiency against the number of workers, with and without overlap, as a PNG.
+
+        Args:
+            path: The file.
+
+        Raises:
+            ConfigError: Matplotlib is not installed, or the file cannot be written.
+        """
+        assert self.prediction is not None
+        figure = new_figure(8, 4.5)
+        axes = figure.subplots()
+        for name, overlap, style in (
+            ("sent while computing", True, "-"),
+            ("sent after computing", False, "--"),
+        ):
+            steps = replace(self.prediction, overlap=overlap).steps(self.workers)
+            efficiencies = [100 * step.efficiency for step in steps]
+            axes.plot(self.workers, efficiencies, style, marker=".", label=name)
+        axes.set_xscale("log", base=2)
+        ticks = sorted(set(self.workers))
+        axes.set_xticks(ticks, [f"{count:,}" for count in ticks], fontsize=8)
+        axes.minorticks_off()
+        axes.set_ylim(0, 104)
+        axes.set_xlabel("workers")
+        axes.set_ylabel("efficiency, % of one worker's speed each")
+        axes.set_title(f"{self.name}: {self.batch} images a worker and step", fontsize=10)
+        axes.grid(alpha=0.3)
+        axes.legend(fontsize=8)
+        try:
+            figure.savefig(path, dpi=120)
+        except OSError as error:
+            raise ConfigError(f"plot: {str(path)!r} cannot be written ({error.strerror})") from None
 
     def __str__(self) -> str:
         rows = [*self._work_rows(), *self._time_rows(), *self._memory_rows(), *self._wire_rows()]

@@ -1,4 +1,6 @@
-"""Times messages by the α–β model: a message of B bytes takes α + B/β seconds.
+"""Times messages by the α–β model, whose α and β are known or measured.
+
+A message of B bytes takes α + B/β seconds.
 
 α is the latency of a link in seconds, β its bandwidth in bytes a second, of one direction of a link
 that carries both at once. For collectives in this model see Thakur, Rabenseifner and Gropp,
@@ -8,11 +10,17 @@ Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of wor
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from tfdist.errors import ConfigError
+from tfdist.validation import number, quote, reject
+
+# A file of all sizes has a hundred thousand.
+_MOST_CHARACTERS = 1 << 24
 
 
 @dataclass(frozen=True)
@@ -131,3 +139,34 @@ def worst_error(points: Sequence[tuple[float, float]], workers: int, link: Link)
         link: The link.
     """
     return max(abs(ring_seconds(size, workers, link) / t - 1) for size, t in points)
+
+
+def read_link(path: str, transport: str) -> Link:
+    """Returns the link that was fitted to a transport's all-reduces in float32.
+
+    Args:
+        path: A file of `tfdist bench collectives --json`.
+        transport: The transport's name.
+
+    Raises:
+        ConfigError: The file cannot be read, is another one, or has no such transport.
+    """
+    where = f"plan(--network): {quote(path)}"
+    try:
+        with Path(path).open() as file:
+            found = json.loads(file.read(_MOST_CHARACTERS))
+    except OSError as error:
+        raise ConfigError(f"{where} cannot be read ({error.strerror})") from None
+    except (ValueError, RecursionError):
+        raise ConfigError(f"{where} is not JSON; give a file of bench collectives --json") from None
+    links = found.get("links") if isinstance(found, dict) else None
+    if not isinstance(links, dict):
+        reject(where, "it has no 'links'; give a file of tfdist bench collectives --json")
+    link = links.get(transport)
+    if not isinstance(link, dict):
+        known = ", ".join(links) or "none"
+        reject(where, f"it has no transport {quote(transport)}; it has {known}")
+    return Link(
+        number(f"{where}: latency", link.get("latency"), least=0, most=1e6),
+        number(f"{where}: bandwidth", link.get("bandwidth"), above=0, most=1e18),
+    )

@@ -1,16 +1,22 @@
-"""Computes batch size and learning rate for training on many replicas."""
+"""Computes batch size and learning rate for training on many replicas.
+
+The rules are those of Goyal et al., "Accurate, Large Minibatch SGD: Training ImageNet in 1 Hour"
+(2017): when the batch grows k times, multiply the rate by k (§2.1), and increase it to there
+linearly, step by step, from the reference rate over the first epochs (§2.2).
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from tfdist.errors import ConfigError
-from tfdist.scaling.plan import Plan
-from tfdist.scaling.rules import DECAYS, GOYAL_BOUNDARIES, RULES, rate_factor
+from tfdist.scaling.plan import DECAYS, RULES, Plan
 from tfdist.validation import number, one_of, whole_number
 
 # Of rates and epochs: with more, arithmetic overflows.
 _MOST = 1e12
+_GOYAL_BOUNDARIES = (30.0, 60.0, 80.0)
 
 
 def scale(
@@ -108,7 +114,7 @@ def scale(
             )
 
     ratio = per_replica_batch * num_replicas * accumulate_steps / base_batch
-    factor = rate_factor(rule, ratio)
+    factor = _rate_factor(rule, ratio)
     peak = base_learning_rate * factor
     if warmup_start is None:
         warmup_start = base_learning_rate if factor > 1 else 0.0
@@ -131,11 +137,16 @@ def scale(
     )
 
 
+def _rate_factor(rule: str, ratio: float) -> float:
+    """Returns the factor of the rate for a batch `ratio` times the one it was tuned for."""
+    return {"linear": ratio, "sqrt": math.sqrt(ratio), "none": 1.0}[rule]
+
+
 def _batches_per_epoch(
     num_examples: int | None, steps_per_epoch: int | None, global_batch: int, drop_remainder: bool
 ) -> int | None:
     if num_examples is not None and steps_per_epoch is not None:
-        raise ConfigError("scale(steps_per_epoch): given beside num_examples; give one of the two")
+        raise ConfigError("scale(steps_per_epoch): num_examples is given too; give one of the two")
     if steps_per_epoch is not None:
         return whole_number("scale(steps_per_epoch)", steps_per_epoch)
     if num_examples is None:
@@ -153,7 +164,7 @@ def _batches_per_epoch(
 
 def _boundaries(boundaries: Sequence[float] | None, warmup_epochs: float) -> tuple[float, ...]:
     if boundaries is None:
-        boundaries = GOYAL_BOUNDARIES
+        boundaries = _GOYAL_BOUNDARIES
     epochs = tuple(number("scale(boundaries)", epoch, above=0, most=_MOST) for epoch in boundaries)
     if not epochs or any(a >= b for a, b in zip(epochs, epochs[1:], strict=False)):
         raise ConfigError(

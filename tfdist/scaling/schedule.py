@@ -6,7 +6,7 @@ tfdist is not installed, so every plan becomes one of those.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import keras
 from keras import ops
@@ -16,7 +16,8 @@ from keras.optimizers.schedules import (
     PiecewiseConstantDecay,
 )
 
-from tfdist.scaling.rules import RateCurve
+if TYPE_CHECKING:
+    from tfdist.scaling.plan import RateCurve
 
 # Keras adds several operations to the graph for each piece, so a long warmup
 # is saved in this many levels. Only plain Keras, loading in mid-warmup, sees them.
