@@ -10,9 +10,9 @@ from typing import Any
 import tensorflow as tf
 import tensorflow_datasets as tfds
 
-from tfdist.data import quiet
 from tfdist.data.builders import image_folder
 from tfdist.data.splits import FileSplit
+from tfdist.data.tfds_side_effects import progress_hidden, warnings_hidden
 from tfdist.errors import ConfigError
 from tfdist.runtime.log import LOGGER
 from tfdist.validation import quote
@@ -49,7 +49,7 @@ def pack(path: str, name: str, data_dir: str, *, shards: int | None = None) -> d
     names = folder.info.features["label"].names
     splits = {split: folder.split(split) for split in folder.info.splits}
     try:
-        with quiet.warnings(), quiet.progress():
+        with warnings_hidden(), progress_hidden():
             tfds.dataset_builders.store_as_tfds_dataset(
                 name,
                 version=_VERSION,

@@ -7,14 +7,23 @@ import abc
 import numpy as np
 import tensorflow as tf
 
-from tfdist.data import seeds
 from tfdist.data.augment import Transform
-from tfdist.data.sharding import Shard
+from tfdist.data.sharding import (
+    AUGMENT,
+    BUFFER,
+    FILES,
+    SYNTHETIC,
+    Shard,
+    derive_seeds,
+    permutation,
+)
 from tfdist.data.splits import FileSplit, IndexedSplit, StreamSplit
 from tfdist.errors import ConfigError
 
 # Encoded examples held to shuffle a stream: 0.5 GB of ImageNet's JPEGs.
 _SHUFFLE_BUFFER = 4096
+# Distinct images a synthetic pipeline makes; more would cost memory and measure nothing else.
+_DISTINCT = 64
 
 
 class Pipeline(abc.ABC):
@@ -194,7 +203,7 @@ class _ImagePipeline(Pipeline):
         """Transforms the image at a position of an epoch, always in the same way."""
         if not self._augment:
             return self._transform(image, None)
-        key = seeds.derive(self.seed, epoch, seeds.AUGMENT)
+        key = derive_seeds(self.seed, epoch, AUGMENT)
         # The epoch's key in both words; the position in the first. The flip uses the
         # second word's successor, which is no other position's crop.
         seed = tf.stack([tf.cast(position, tf.int32) ^ key[0], tf.constant(key[1])])
@@ -221,7 +230,7 @@ class IndexedPipeline(_ImagePipeline):
         positions = shard.positions()[first * shard.batch :]
         order = positions
         if self._shuffle:
-            order = seeds.permutation(self.num_examples, self.seed, epoch)[positions]
+            order = permutation(self.num_examples, self.seed, epoch)[positions]
 
         def example(position: tf.Tensor, index: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
             image, label = self._split.fetch(index)
@@ -249,12 +258,12 @@ class StreamPipeline(_ImagePipeline):
         start, size = reading.start, reading.size
         file_seed = None
         if self._shuffle:
-            file_seed = seeds.derive(self.seed, epoch, seeds.FILES)[0]
+            file_seed = derive_seeds(self.seed, epoch, FILES)[0]
         dataset = self._split.stream(start, start + size, file_seed)
         if self._shuffle:
             dataset = dataset.shuffle(
                 min(_SHUFFLE_BUFFER, max(size, 1)),
-                seed=seeds.derive(self.seed, epoch, seeds.BUFFER)[0],
+                seed=derive_seeds(self.seed, epoch, BUFFER)[0],
                 reshuffle_each_iteration=False,
             )
 
@@ -269,6 +278,56 @@ class StreamPipeline(_ImagePipeline):
         dataset = _in_batches(dataset.map(example, tf.data.AUTOTUNE), shard, first)
         left = max(0, shard.num_batches - first)
         return dataset.apply(tf.data.experimental.assert_cardinality(left))
+
+
+class SyntheticPipeline(Pipeline):
+    """Repeats one random batch.
+
+    The batch is made once and not copied, so reading does not disturb the measurement.
+    Image `i` of the global batch is the same for every number of pipelines; labels and
+    images are random, so a model can learn nothing but the batch itself.
+
+    Attributes:
+        num_classes: labels lie in 0 to `num_classes - 1`.
+    """
+
+    def __init__(
+        self,
+        *,
+        num_examples: int,
+        image_shape: tuple[int, int, int],
+        num_classes: int,
+        global_batch: int,
+        seed: int,
+        drop_remainder: bool,
+        one_hot: int | None = None,
+    ) -> None:
+        super().__init__(
+            num_examples=num_examples,
+            image_shape=image_shape,
+            global_batch=global_batch,
+            seed=seed,
+            drop_remainder=drop_remainder,
+            one_hot=one_hot,
+        )
+        self.num_classes = num_classes
+
+    def _epoch(self, shard: Shard, epoch: int, first: int) -> tf.data.Dataset:
+        del epoch  # every epoch is alike
+        positions = shard.positions() % self.global_batch
+        images, labels = self._examples(positions[: shard.batch])
+        dataset = tf.data.Dataset.from_tensors((images, labels)).repeat(shard.full_batches)
+        if shard.last_batch:
+            last = self._examples(positions[shard.full_batches * shard.batch :])
+            dataset = dataset.concatenate(tf.data.Dataset.from_tensors(last))
+        return dataset.skip(first)
+
+    def _examples(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        random = np.random.RandomState(derive_seeds(self.seed, 0, SYNTHETIC))
+        distinct = min(_DISTINCT, self.global_batch)
+        images = random.standard_normal((distinct, *self.image_shape)).astype(np.float32)
+        labels = random.randint(0, self.num_classes, distinct).astype(np.int32)
+        return images[positions % distinct], labels[positions % distinct]
 
 
 def _in_batches(examples: tf.data.Dataset, shard: Shard, first: int) -> tf.data.Dataset:

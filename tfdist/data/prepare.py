@@ -14,9 +14,12 @@ from pathlib import Path
 
 import tensorflow_datasets as tfds
 
-from tfdist.data import quiet
-from tfdist.data.generators import untouched
 from tfdist.data.lock import exclusive
+from tfdist.data.tfds_side_effects import (
+    progress_hidden,
+    random_state_restored,
+    warnings_hidden,
+)
 from tfdist.errors import ConfigError
 
 # TFDS's own host for mirrors; most of its datasets are downloaded from elsewhere, but
@@ -75,9 +78,9 @@ def prepare(
         try:
             with contextlib.ExitStack() as stack:
                 if bundled:
-                    stack.enter_context(quiet.progress())
-                    stack.enter_context(quiet.warnings())
-                stack.enter_context(untouched())
+                    stack.enter_context(progress_hidden())
+                    stack.enter_context(warnings_hidden())
+                stack.enter_context(random_state_restored())
                 builder.download_and_prepare(download_config=config)
         except Exception as error:  # whatever a dataset's own script raises
             raise ConfigError(
@@ -94,7 +97,7 @@ def one_line(error: BaseException, limit: int = 400) -> str:
 
 
 def _is_prepared(builder: tfds.core.DatasetBuilder) -> bool:
-    with quiet.warnings():
+    with warnings_hidden():
         return builder.is_prepared()
 
 

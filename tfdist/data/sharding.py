@@ -1,4 +1,7 @@
-"""Divides the examples of an epoch among input pipelines: arithmetic only."""
+"""Orders the examples of an epoch and divides them among input pipelines: arithmetic only.
+
+Seeds and orders follow from (seed, epoch) and nothing else.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,9 @@ import dataclasses
 import numpy as np
 
 from tfdist.partition import part
+
+# The purposes of random numbers; different purposes must not share a stream.
+ORDER, FILES, BUFFER, AUGMENT, SYNTHETIC = range(5)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,3 +82,16 @@ class Shard:
         start, stop = part(self.remainder, self.num_pipelines, self.index)
         last = self.full_batches * self.global_batch + np.arange(start, stop)
         return np.concatenate([full.ravel(), last]).astype(np.int64)
+
+
+def derive_seeds(seed: int, epoch: int, purpose: int) -> tuple[int, int]:
+    """Returns two int32 seeds, independent for every (seed, epoch, purpose)."""
+    state = np.random.SeedSequence([seed, epoch, purpose]).generate_state(2) >> 1
+    return int(state[0]), int(state[1])
+
+
+def permutation(num_examples: int, seed: int, epoch: int) -> np.ndarray:
+    """Returns the order of one epoch: int64, shape `(num_examples,)`."""
+    # RandomState, not Generator: NumPy promises that its stream never changes,
+    # so a run can be resumed under another NumPy.
+    return np.random.RandomState(derive_seeds(seed, epoch, ORDER)).permutation(num_examples)

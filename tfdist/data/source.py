@@ -9,11 +9,14 @@ import tensorflow as tf
 
 from tfdist.data.augment import Transform
 from tfdist.data.builders import TEST_NAMES
-from tfdist.data.pipeline import IndexedPipeline, Pipeline, StreamPipeline
+from tfdist.data.pipeline import (
+    IndexedPipeline,
+    Pipeline,
+    StreamPipeline,
+    SyntheticPipeline,
+)
 from tfdist.data.recipe import Recipe
-from tfdist.data.splits import IndexedSplit, StreamSplit
-from tfdist.data.stages import stages
-from tfdist.data.synthetic import SyntheticPipeline
+from tfdist.data.splits import FileSplit, IndexedSplit, StreamSplit
 from tfdist.errors import ConfigError
 
 # Decoded bytes of a split up to which "auto" keeps it in memory: CIFAR-10 has 154 MB.
@@ -153,7 +156,7 @@ class Source:
         size = self._train.decoded_bytes if isinstance(self._train, StreamSplit) else None
         whole = self.train(global_batch, augment=augment)
         batches = whole().repeat()
-        made = stages(
+        made = _stages(
             self._train,
             Transform(self.recipe, self.image_shape),
             in_memory=size is not None and size <= _CACHE_BYTES,
@@ -204,3 +207,44 @@ class Source:
                 "give cache=False"
             )
         return IndexedPipeline(split, **options) if cache else StreamPipeline(split, **options)
+
+
+def _stages(
+    split: IndexedSplit, transform: Transform, *, in_memory: bool, augments: bool
+) -> dict[str, tf.data.Dataset]:
+    """Returns examples without end as they are after each stage, by its name.
+
+    Args:
+        split: The examples.
+        transform: Resizes, augments and normalises an image.
+        in_memory: Whether decoded images are kept in memory, which leaves out reading and decoding.
+        augments: Whether images are augmented.
+    """
+    if isinstance(split, FileSplit):
+        made = {
+            "read": _rows(split).map(split.read, tf.data.AUTOTUNE),
+            "decode": _rows(split).map(split.fetch, tf.data.AUTOTUNE),
+        }
+    elif in_memory or not isinstance(split, StreamSplit):
+        made = {"memory": _rows(split).map(split.fetch, tf.data.AUTOTUNE)}
+    else:
+        encoded = split.stream(0, split.num_examples, None).repeat()
+        decode = split.decode
+
+        def decoded_example(image: Any, label: Any) -> Any:
+            return decode(image), label
+
+        made = {"read": encoded, "decode": encoded.map(decoded_example, tf.data.AUTOTUNE)}
+    *_, decoded = made.values()
+
+    def prepare(number: tf.Tensor, example: Any) -> Any:
+        image, label = example
+        seed = tf.stack([tf.cast(number, tf.int32), 0]) if augments else None
+        return transform(image, seed), label
+
+    made["augment" if augments else "resize"] = decoded.enumerate().map(prepare, tf.data.AUTOTUNE)
+    return made
+
+
+def _rows(split: IndexedSplit) -> tf.data.Dataset:
+    return tf.data.Dataset.range(split.num_examples).repeat()

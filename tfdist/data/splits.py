@@ -10,8 +10,8 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_datasets as tfds
 
-from tfdist.data import quiet
 from tfdist.data.iterators import untuned
+from tfdist.data.tfds_side_effects import warnings_hidden
 
 
 class IndexedSplit(Protocol):
@@ -168,7 +168,7 @@ class TfdsSplit(StreamSplit):
         options.deterministic = True
         # The coordinator traces this; TFDS's own code is no graph code.
         as_dataset = tf.autograph.experimental.do_not_convert(self._builder.as_dataset)
-        with quiet.warnings():
+        with warnings_hidden():
             dataset = as_dataset(
                 split=part,
                 shuffle_files=file_seed is not None,

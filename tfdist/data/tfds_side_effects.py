@@ -1,12 +1,14 @@
-"""Suppresses TFDS's messages on the terminal while tfdist works with it."""
+"""Keeps the side effects of TFDS's work to itself: log lines, progress bars, random numbers."""
 
 from __future__ import annotations
 
 import contextlib
 import io
 import logging
+import random
 from collections.abc import Iterator
 
+import numpy as np
 import tensorflow_datasets as tfds
 
 
@@ -15,7 +17,7 @@ def _is_wanted(record: logging.LogRecord) -> bool:
 
 
 @contextlib.contextmanager
-def warnings() -> Iterator[None]:
+def warnings_hidden() -> Iterator[None]:
     """Drops TFDS's own log messages below errors.
 
     They report a dataset that is not prepared yet, which tfdist then prepares, and TFDS's
@@ -30,7 +32,7 @@ def warnings() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def progress() -> Iterator[None]:
+def progress_hidden() -> Iterator[None]:
     """Drops TFDS's progress bars and printed lines."""
     with contextlib.redirect_stdout(io.StringIO()):
         tfds.disable_progress_bar()
@@ -38,3 +40,18 @@ def progress() -> Iterator[None]:
             yield
         finally:
             tfds.enable_progress_bar()
+
+
+@contextlib.contextmanager
+def random_state_restored() -> Iterator[None]:
+    """Restores the state of the generators at the end of the block.
+
+    TFDS draws from Python's generator when it prepares a dataset, and Keras draws the seeds of
+    weights from it: the process that prepares, in its first run only, would have other weights.
+    """
+    of_python, of_numpy = random.getstate(), np.random.get_state()
+    try:
+        yield
+    finally:
+        random.setstate(of_python)
+        np.random.set_state(of_numpy)
