@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 
+import tensorflow_datasets as tfds
+
 from tfdist.data.builders import open_folder, open_tfds
 from tfdist.data.examples import check_options, checked_size, from_function
 from tfdist.data.local_copy import copied
@@ -15,8 +17,11 @@ from tfdist.function_name import is_function_name
 from tfdist.validation import quote
 
 _FOLDER = "folder:"
-# What stands before a colon and is no module: tfdist's own, and the namespaces of TFDS.
-_NO_MODULES = ("folder", "huggingface", "kubric", "robotics")
+_SYNTHETIC = "synthetic"
+_SYNTHETIC_SIZE = (224, 224)
+# What may stand before a colon and is not a module: tfdist's own, and the namespaces of TFDS.
+_NOT_MODULES = ("folder", "huggingface", "kubric", "robotics")
+_Files = TfdsSplit | FileSplit
 
 
 def load(
@@ -73,46 +78,23 @@ def load(
     """
     check_options(seed, channels)
     size = checked_size(image_size)
-    if validation_split and not name.startswith(_FOLDER):
-        raise ConfigError(
-            f"validation_split: {validation_split:g} is given with {name}; allowed: with "
-            "folder:PATH"
-        )
-    own = is_function_name(name) and name.partition(":")[0] not in _NO_MODULES
-    if stage_dir is not None and (own or name == "synthetic"):
-        raise ConfigError(
-            f"stage_dir: {quote(str(stage_dir))} is given with {name}, which has no "
-            "files; leave it out"
-        )
-    if own:
-        _refuse_counts(name, num_classes, num_examples)
+    _check_goes_with(name, validation_split, stage_dir, num_classes, num_examples)
+    if _is_of_the_user(name):
         return from_function(name, image_size=size, channels=channels, recipe=recipe, seed=seed)
-    if name == "synthetic":
-        height, width = size or (224, 224)
+    if name == _SYNTHETIC:
         count = _positive("num_examples", num_examples, 10_240)
         classes = _positive("num_classes", num_classes, 1000)
         return Source(
             name=name,
             num_classes=classes,
             class_names=tuple(str(label) for label in range(classes)),
-            image_shape=(height, width, channels or 3),
+            image_shape=(*(size or _SYNTHETIC_SIZE), channels or 3),
             num_train=count,
             num_test=count,
             recipe=recipe or Recipe(crop="none", flip=False),
             seed=seed,
         )
-    _refuse_counts(name, num_classes, num_examples)
-    train: TfdsSplit | FileSplit
-    test: TfdsSplit | FileSplit | None
-    if name.startswith(_FOLDER):
-        path = os.path.expanduser(name.removeprefix(_FOLDER))
-        if stage_dir is not None and os.path.isdir(path):
-            path = copied(path, os.fspath(stage_dir), timeout=prepare_timeout)
-        builder, train, test = open_folder(path, validation_split)
-        full_name = name
-    else:
-        builder, train, test = open_tfds(name, data_dir, prepare_timeout, stage_dir)
-        full_name = builder.info.full_name
+    builder, train, test = _open(name, data_dir, validation_split, prepare_timeout, stage_dir)
     height, width, depth = builder.info.features["image"].shape
     recipe = recipe or recipe_for(builder.name, (height, width, depth))
     if size is None:
@@ -120,7 +102,7 @@ def load(
         size = (height, width) if fixed else (recipe.default_size, recipe.default_size)
     label = builder.info.features["label"]
     return Source(
-        name=full_name,
+        name=name if name.startswith(_FOLDER) else builder.info.full_name,
         num_classes=label.num_classes,
         class_names=tuple(label.names),
         image_shape=(*size, channels or (1 if depth == 1 else 3)),
@@ -133,10 +115,48 @@ def load(
     )
 
 
-def _refuse_counts(name: str, num_classes: int | None, num_examples: int | None) -> None:
-    for argument, value in (("num_classes", num_classes), ("num_examples", num_examples)):
-        if value is not None:
-            raise ConfigError(f"{argument}: {name} has its own; only synthetic takes one")
+def _is_of_the_user(name: str) -> bool:
+    return is_function_name(name) and name.partition(":")[0] not in _NOT_MODULES
+
+
+def _check_goes_with(
+    name: str,
+    validation_split: float,
+    stage_dir: str | os.PathLike[str] | None,
+    num_classes: int | None,
+    num_examples: int | None,
+) -> None:
+    """Refuses arguments that a dataset of this name does not take."""
+    if validation_split and not name.startswith(_FOLDER):
+        raise ConfigError(
+            f"validation_split: {validation_split:g} is given with {name}; allowed: with "
+            "folder:PATH"
+        )
+    if stage_dir is not None and (name == _SYNTHETIC or _is_of_the_user(name)):
+        raise ConfigError(
+            f"stage_dir: {quote(str(stage_dir))} is given with {name}, which has no "
+            "files; leave it out"
+        )
+    if name != _SYNTHETIC:
+        for argument, value in (("num_classes", num_classes), ("num_examples", num_examples)):
+            if value is not None:
+                raise ConfigError(f"{argument}: {name} has its own; only synthetic takes one")
+
+
+def _open(
+    name: str,
+    data_dir: str | os.PathLike[str] | None,
+    validation_split: float,
+    timeout: float,
+    stage_dir: str | os.PathLike[str] | None,
+) -> tuple[tfds.core.DatasetBuilder, _Files, _Files | None]:
+    """Opens a folder or a dataset of TFDS, copied to `stage_dir` where one is given."""
+    if not name.startswith(_FOLDER):
+        return open_tfds(name, data_dir, timeout, stage_dir)
+    path = os.path.expanduser(name.removeprefix(_FOLDER))
+    if stage_dir is not None and os.path.isdir(path):
+        path = copied(path, os.fspath(stage_dir), timeout=timeout)
+    return open_folder(path, validation_split)
 
 
 def _positive(argument: str, value: int | None, default: int) -> int:
