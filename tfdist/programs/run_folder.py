@@ -10,9 +10,8 @@ import shutil
 import yaml
 
 from tfdist.errors import ConfigError
-from tfdist.programs.events import BOARD
 from tfdist.programs.options import TrainOptions
-from tfdist.programs.results import write_whole
+from tfdist.programs.records import BOARD, write_whole
 from tfdist.validation import quote
 
 CONFIG = "config.yaml"

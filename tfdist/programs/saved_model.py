@@ -19,7 +19,7 @@ from tfdist import data
 from tfdist.data.augment import Transform
 from tfdist.errors import ConfigError
 from tfdist.programs.options import TrainOptions
-from tfdist.programs.results import write_whole
+from tfdist.programs.records import write_whole
 from tfdist.training.save import save_whole
 from tfdist.validation import quote
 

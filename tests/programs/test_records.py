@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from tfdist.programs.results import History, write_whole
+from tfdist.programs.records import History, write_whole
 
 
 def epochs(path, numbers, shift=0.0):
