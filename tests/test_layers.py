@@ -17,7 +17,7 @@ PACKAGE = Path(tfdist.__file__).parent
 LAYERS = [
     {"errors", "partition"},
     {"validation", "drawing", "notebook"},
-    {"function_name"},
+    {"function_name", "option_fields"},
     {"runtime"},
     {"cluster", "scaling"},
     {"rendezvous"},

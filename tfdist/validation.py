@@ -15,7 +15,7 @@ from tfdist.errors import ConfigError
 MOST_SECONDS = 10_000_000
 
 # Of whole numbers, so that arithmetic with them has an end: 10^15.
-_LARGEST = 1_000_000_000_000_000
+LARGEST = 1_000_000_000_000_000
 _QUOTE_CHARS = 60
 
 _repr = reprlib.Repr()
@@ -70,16 +70,17 @@ def reject(where: str, problem: str) -> NoReturn:
     raise ConfigError(f"{where}: {problem}")
 
 
-def whole_number(where: str, value: Any, *, least: int = 1) -> int:
+def whole_number(where: str, value: Any, *, least: int = 1, most: int = LARGEST) -> int:
     """Returns `value` as an integer.
 
     Args:
         where: The argument, such as `scale(num_replicas)`.
         value: What was given.
         least: The smallest number allowed.
+        most: The largest number allowed.
 
     Raises:
-        ConfigError: It is not a whole number, or below `least`.
+        ConfigError: It is not a whole number, or out of the limits.
     """
     try:
         number = None if isinstance(value, bool) else operator.index(value)
@@ -87,8 +88,8 @@ def whole_number(where: str, value: Any, *, least: int = 1) -> int:
         number = None
     if number is None or number < least:
         reject(where, f"{quote(value)} is given; allowed: a whole number of {least} or more")
-    if number > _LARGEST:
-        reject(where, f"{quote(value)} is given; allowed: a whole number up to {_LARGEST}")
+    if number > most:
+        reject(where, f"{quote(value)} is given; allowed: a whole number up to {most}")
     return number
 
 

@@ -8,7 +8,7 @@ import shlex
 import pytest
 
 from tfdist import cli
-from tfdist.cli import arguments, render, train
+from tfdist.cli import arguments, render
 from tfdist.cli.bench import BENCHMARKS
 
 COMMANDS = [name for name in cli.COMMANDS if name not in ("bench", "render")]
@@ -56,9 +56,6 @@ def test_the_examples_are_understood(
     for line in lines:
         first, *words = shlex.split(line)
         assert first == "tfdist"
-        if words[0] == "train":
-            train.parse(train.define_flags(), words[1:])
-            continue
         with pytest.raises(Understood):
             cli.main(words)
 

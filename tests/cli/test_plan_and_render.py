@@ -47,9 +47,9 @@ RENDER = "render tfjob --workers 2 --name job --image i"
         ("plan", "tfdist: plan: the following arguments are required"),
         (
             " ".join(GOYAL) + " --epochs 0",
-            "tfdist: scale(epochs): 0.0 is given; allowed: a finite number above 0",
+            "tfdist: plan(--epochs): 0.0 is given; allowed: a finite number above 0",
         ),
-        (" ".join(GOYAL) + " --boundaries x", "tfdist: plan: argument --boundaries: 'x' is not"),
+        (" ".join(GOYAL) + " --boundaries x", "tfdist: plan(--boundaries): 'x' is given"),
         ("render", "tfdist: render: no kind is given; allowed: jobset, trainjob"),
         (RENDER, "tfdist: render: no command given; add '-- COMMAND'"),
         ("render tfjob --workers 2 --name job -- x", "tfdist: render(--image): missing"),

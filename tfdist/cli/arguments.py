@@ -7,15 +7,18 @@ import itertools
 import re
 import sys
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NoReturn
+
+from typing_extensions import override
 
 from tfdist import validation
 from tfdist.errors import ConfigError
+from tfdist.option_fields import Option
 from tfdist.validation import did_you_mean, not_one_of, printable, quote
 
 # What stands for a number in help.
-METAVARS: dict[Any, str] = {int: "N", float: "X"}
+_METAVARS = {int: "N", float: "X", str: "TEXT"}
 _HELP_WIDTH, _HELP_COLUMN = 78, 32
 # What argparse takes for a flag: not a negative number, and not a sentence.
 _FLAG = re.compile(r"-[^\d. ][^ ]*\Z")
@@ -41,9 +44,46 @@ class Parser(argparse.ArgumentParser):
             usage=usage,
             description=textwrap.fill(description, _HELP_WIDTH),
             epilog=examples_text(examples) if examples else None,
-            formatter_class=_formatter,
+            formatter_class=_Formatter,
             allow_abbrev=False,
         )
+
+    def add_options(
+        self, options: Iterable[Option], notes: Mapping[str, str] | None = None
+    ) -> None:
+        """Adds a flag for each option, under the heading of its group.
+
+        Args:
+            options: The options.
+            notes: A line below the heading, by group.
+        """
+        groups: dict[str, Any] = {}
+        for option in options:
+            title = option.group
+            if title not in groups:
+                groups[title] = self.add_argument_group(title, (notes or {}).get(title))
+            named: dict[str, Any] = {"help": _help_of(option), "default": argparse.SUPPRESS}
+            if option.type is bool:
+                groups[title].add_argument(flag(option.name), action=_Switch, **named)
+            else:
+                groups[title].add_argument(flag(option.name), metavar=_metavar(option), **named)
+
+    def read_options(self, argv: Iterable[str], options: Collection[Option]) -> dict[str, Any]:
+        """Reads the arguments where all flags but switches are options.
+
+        Returns:
+            The values of the options that are given, and of the other flags, by name.
+
+        Raises:
+            ConfigError: A flag is unknown, or a value is missing or not allowed.
+        """
+        given = vars(self.parse_args(argv))
+        command = self.prog.removeprefix("tfdist ")
+        for option in options:
+            if option.name in given:
+                where = f"{command}({flag(option.name)})"
+                given[option.name] = option.read(where, given[option.name])
+        return given
 
     def parse_args(self, args: Iterable[str] | None = None, namespace: Any = None) -> Any:
         """Reads the arguments.
@@ -86,11 +126,16 @@ class Parser(argparse.ArgumentParser):
             is_flag = _FLAG.match(name) is not None
             if has_command and not is_flag:
                 return own, [word, *words]
-            name = name.replace("_", "-") if is_flag else name
+            name = self._spelled(name) if is_flag else name
             own.append(name + equals + value)
             if is_flag and self._known(name).nargs is None and not equals:
                 own += itertools.islice(words, 1)  # Its value, whatever it looks like.
         return own, None
+
+    def _spelled(self, name: str) -> str:
+        """Returns a flag with dashes, two of them in front unless it has one letter."""
+        name = name.replace("_", "-")
+        return f"-{name}" if f"-{name}" in self._option_string_actions else name
 
     def _known(self, flag: str) -> argparse.Action:
         found = self._option_string_actions.get(flag)
@@ -116,8 +161,49 @@ class Parser(argparse.ArgumentParser):
             raise argparse.ArgumentError(action, not_one_of(value, list(action.choices)))
 
 
-def _formatter(prog: str) -> argparse.HelpFormatter:
-    return argparse.RawDescriptionHelpFormatter(prog, max_help_position=_HELP_COLUMN)
+class _Switch(argparse.Action):
+    """A flag that is on as `--name` and off as `--no-name`; the text of a boolean is stored."""
+
+    def __init__(self, option_strings: Sequence[str], dest: str, **more: Any) -> None:
+        (name,) = option_strings
+        negations = (f"--no-{name[2:]}", f"--no{name[2:]}")
+        super().__init__([name, *negations], dest, nargs="?", **more)
+
+    def __call__(
+        self, parser: Any, namespace: Any, value: Any, option_string: str | None = None
+    ) -> None:
+        is_negated = option_string != self.option_strings[0]
+        if is_negated and value is not None:
+            parser.error(f"{option_string} takes no value")
+        setattr(namespace, self.dest, "false" if is_negated else value or "true")
+
+
+class _Formatter(argparse.RawDescriptionHelpFormatter):
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, max_help_position=_HELP_COLUMN)
+
+    @override
+    def _format_action_invocation(self, action: argparse.Action) -> str:
+        if isinstance(action, _Switch):
+            return f"--[no-]{action.option_strings[0][2:]}"
+        return super()._format_action_invocation(action)
+
+
+def _metavar(option: Option) -> str:
+    if option.choices:
+        return f"{{{','.join(option.choices)}}}"
+    metavar = option.metavar or _METAVARS[option.type]
+    return f"{metavar},..." if option.is_list else metavar
+
+
+def _help_of(option: Option) -> str:
+    """Returns what an option is for, and its default."""
+    text, default = option.help.replace("%", "%%"), option.default
+    if default is None:
+        return text
+    if option.type is bool:
+        return f"{text} ({'on' if default else 'off'})"
+    return f"{text} ({default:g})" if option.type is float else f"{text} ({default})"
 
 
 def examples_text(examples: Sequence[str]) -> str:

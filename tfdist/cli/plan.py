@@ -2,19 +2,48 @@
 
 from __future__ import annotations
 
-import argparse
+import dataclasses
 from pathlib import Path
 from typing import Any
 
-from tfdist.cli import plan_cost
-from tfdist.cli.arguments import METAVARS, Parser, flag
+from tfdist.cli.arguments import Parser, flag
 from tfdist.cli.output import print_json
+from tfdist.cli.plan_cost import COST, MOST, CostOptions, estimate, is_asked
 from tfdist.errors import EXIT_DONE
+from tfdist.option_fields import option, options_of
+from tfdist.scaling.estimate import Estimate
 from tfdist.scaling.plan import DECAYS, RULES, Plan
 from tfdist.scaling.scale import scale
 
 # What a plan of batch and rate needs; a cost alone does not.
 _REQUIRED = ("per_replica_batch", "num_replicas", "base_learning_rate")
+# Images a worker and step, where only a cost is asked for.
+_IMAGES = 32
+_BATCH, _RATE, _LENGTH = "batch", "learning rate", "length of the run"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _RunOptions:
+    """The arguments of `scale`, which checks their limits."""
+
+    per_replica_batch: int | None = option(_BATCH, "examples per replica and step")
+    num_replicas: int | None = option(_BATCH, "replicas in sync")
+    accumulate_steps: int = option(_BATCH, "global batches per update", 1)
+    base_learning_rate: float | None = option(_RATE, "the rate for --base-batch")
+    base_batch: int = option(_RATE, "the batch that rate was tuned for", 256)
+    rule: str = option(_RATE, "how the rate is scaled with the batch", "linear", choices=RULES)
+    warmup_epochs: float = option(_RATE, "epochs of linear warmup", 5.0)
+    warmup_start: float | None = option(_RATE, "the rate that warmup begins at")
+    decay: str = option(_RATE, "the decay after warmup", "constant", choices=DECAYS)
+    boundaries: list[float] | None = option(_RATE, "epochs of step decay (30,60,80)")
+    decay_factor: float = option(_RATE, "factor of step decay", 0.1)
+    final_fraction: float = option(_RATE, "fraction of the peak that cosine decay ends at", 0.0)
+    epochs: float | None = option(_LENGTH, "epochs of the run", above=0, most=MOST)
+    num_examples: int | None = option(_LENGTH, "examples per epoch")
+    steps_per_epoch: int | None = option(
+        _LENGTH, "global batches per epoch, instead of --num-examples"
+    )
+    drop_remainder: bool = option(_LENGTH, "drop a partial last batch", False)
 
 
 def main(argv: list[str]) -> int:
@@ -23,31 +52,50 @@ def main(argv: list[str]) -> int:
     Raises:
         ConfigError: An argument is malformed, missing or out of range.
     """
-    parser, names = _parser()
-    args = vars(parser.parse_args(argv))
-    as_json = args.pop("json")
-    options = {name: args.pop(name) for name in names}
-    costs = plan_cost.is_asked(options)
+    parser = Parser(
+        "tfdist plan",
+        "Compute batch size and learning rate for many replicas, and what they cost.",
+        examples=(
+            "tfdist plan --per-replica-batch 32 --num-replicas 256 --base-learning-rate 0.1",
+            "tfdist plan --model resnet50 --tflops 100 --link nvlink --workers 8,64,512",
+        ),
+        usage="tfdist plan [FLAGS]",
+    )
+    options, of_cost = options_of(_RunOptions), options_of(CostOptions)
+    parser.add_options([*options, *of_cost], {COST: "With --model or --multiply-adds:"})
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    given = parser.read_options(argv, [*options, *of_cost])
+    as_json = given.pop("json")
+    for_cost = {each.name: given.pop(each.name) for each in of_cost if each.name in given}
+    run, costs = _RunOptions(**given), is_asked(for_cost)
     plan = None
-    if not costs or args["base_learning_rate"] is not None:
-        missing = [flag(name) for name in _REQUIRED if args[name] is None]
+    if not costs or run.base_learning_rate is not None:
+        missing = [flag(name) for name in _REQUIRED if name not in given]
         if missing:
             parser.error(f"the following arguments are required: {', '.join(missing)}")
-        plan = scale(**args)
-    estimate = plan_cost.estimate(options, args) if costs else None
-    if estimate is not None and options["plot"]:
-        estimate.plot(Path(options["plot"]))
+        plan = scale(**dataclasses.asdict(run))
+    cost = _estimate(CostOptions(**for_cost), run) if costs else None
+    if cost is not None and for_cost.get("plot"):
+        cost.plot(Path(for_cost["plot"]))
     if as_json:
         found: dict[str, Any] = {} if plan is None else plan.to_dict()
-        if estimate is not None:
-            found["cost"] = estimate.to_dict()
+        if cost is not None:
+            found["cost"] = cost.to_dict()
         print_json(found)
         return EXIT_DONE
     if plan is not None:
         _print(plan)
-    if estimate is not None:
-        print(estimate if plan is None else f"\n{estimate}")
+    if cost is not None:
+        print(cost if plan is None else f"\n{cost}")
     return EXIT_DONE
+
+
+def _estimate(costs: CostOptions, run: _RunOptions) -> Estimate:
+    batch, replicas = run.per_replica_batch or _IMAGES, run.num_replicas or 1
+    images = run.num_examples
+    if images is None and run.steps_per_epoch is not None:
+        images = run.steps_per_epoch * batch * replicas
+    return estimate(costs, batch=batch, replicas=replicas, images=images, epochs=run.epochs)
 
 
 def _print(plan: Plan) -> None:
@@ -66,55 +114,3 @@ def _epochs(plan: Plan) -> list[float]:
     tenths = [float(round(plan.epochs * tenth / 10)) for tenth in range(10)]
     wanted = {*whole, plan.warmup_epochs, *plan.boundaries, *tenths, plan.epochs}
     return sorted(epoch for epoch in wanted if epoch <= plan.epochs)
-
-
-def _parser() -> tuple[Parser, list[str]]:
-    """Returns the parser, and the names of the options about the cost."""
-    parser = Parser(
-        "tfdist plan",
-        "Compute batch size and learning rate for many replicas, and what they cost.",
-        examples=(
-            "tfdist plan --per-replica-batch 32 --num-replicas 256 --base-learning-rate 0.1",
-            "tfdist plan --model resnet50 --tflops 100 --link nvlink --workers 8,64,512",
-        ),
-        usage="tfdist plan [FLAGS]",
-    )
-    batch = parser.add_argument_group("batch")
-    _add(batch, "per_replica_batch", int, "examples per replica and step")
-    _add(batch, "num_replicas", int, "replicas in sync")
-    _add(batch, "accumulate_steps", int, "global batches per update (1)", default=1)
-    rate = parser.add_argument_group("learning rate")
-    _add(rate, "base_learning_rate", float, "the rate for --base-batch")
-    _add(rate, "base_batch", int, "the batch that rate was tuned for (256)", default=256)
-    help = "how the rate is scaled with the batch (linear)"
-    _add(rate, "rule", str, help, default="linear", choices=tuple(RULES))
-    _add(rate, "warmup_epochs", float, "epochs of linear warmup (5)", default=5.0)
-    _add(rate, "warmup_start", float, "the rate that warmup begins at")
-    help = "the decay after warmup (constant)"
-    _add(rate, "decay", str, help, default="constant", choices=DECAYS)
-    _add(rate, "boundaries", _floats, "epochs of step decay (30,60,80)")
-    _add(rate, "decay_factor", float, "factor of step decay (0.1)", default=0.1)
-    help = "fraction of the peak that cosine decay ends at (0)"
-    _add(rate, "final_fraction", float, help, default=0.0)
-    length = parser.add_argument_group("length of the run")
-    _add(length, "epochs", float, "epochs of the run")
-    _add(length, "num_examples", int, "examples per epoch")
-    _add(length, "steps_per_epoch", int, "global batches per epoch, instead of --num-examples")
-    length.add_argument("--drop-remainder", action="store_true", help="drop a partial last batch")
-    names = plan_cost.add_options(parser)
-    parser.add_argument("--json", action="store_true", help="print JSON")
-    return parser, names
-
-
-def _add(
-    group: argparse._ArgumentGroup, name: str, kind: object, text: str, **more: object
-) -> None:
-    metavar = METAVARS.get(kind, None if "choices" in more else "X,...")
-    group.add_argument(flag(name), type=kind, help=text, metavar=metavar, **more)  # type: ignore[arg-type]
-
-
-def _floats(text: str) -> list[float]:
-    try:
-        return [float(part) for part in text.split(",")]
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not like 30,60,80") from None

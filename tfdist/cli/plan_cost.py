@@ -2,267 +2,284 @@
 
 from __future__ import annotations
 
-import argparse
+import dataclasses
 import functools
+from collections.abc import Mapping
 from typing import Any
 
-from tfdist.cli.arguments import METAVARS, Parser, flag
+from tfdist.cli.arguments import flag
 from tfdist.collectives.transport_names import FLOAT32, WIRE_BYTES
-from tfdist.errors import ConfigError
+from tfdist.option_fields import option
 from tfdist.scaling.cost import (
     FLOAT32_BYTES,
     PRECISIONS,
     SLOTS,
     Device,
+    Memory,
     replica_memory,
     training_flop,
 )
 from tfdist.scaling.estimate import Estimate
 from tfdist.scaling.network import LINKS, Link, read_link
 from tfdist.scaling.prediction import Model, powers_of_two
-from tfdist.validation import number, reject, whole_number
+from tfdist.validation import reject
 
-_MOST = 1e24
+# The group in which help lists the options.
+COST = "what it costs"
+# Of any number, so that arithmetic with them has an end.
+MOST = 1e24
 _MOST_WORKERS = 4096
-_BATCH = 32
-_UTILIZATION = 0.33
 _IMAGE_SIZE, _CHANNELS = 224, 3
-_FLAG: dict[str, Any] = {"action": "store_true", "default": None}
-# What asks for an estimate; the other options change it.
-_MODELS = ("model", "multiply_adds")
 
 
-def add_options(parser: Parser) -> list[str]:
-    """Adds the options, and returns their names."""
-    group = parser.add_argument_group("what it costs", "With --model or --multiply-adds:")
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CostOptions:
+    """The options of `tfdist plan` about the cost of a run."""
 
-    def add(name: str, text: str, **more: Any) -> None:
-        if more.get("type") in METAVARS:
-            more["metavar"] = METAVARS[more["type"]]
-        group.add_argument(flag(name), help=text, **more)
-
-    add(
-        "model",
+    model: str | None = option(
+        COST,
         "resnet50, small_cnn, of keras.applications, a saved .keras file, or module:function",
         metavar="NAME",
     )
-    add("image_size", "height and width of the images (224, or the model's own)", type=int)
-    add("classes", "classes of the model (its own)", type=int)
-    add("multiply_adds", "instead of --model: multiply-adds of an image, forward", type=float)
-    add("parameters", "instead of --model: values of its weights", type=float)
-    add(
-        "activations", "instead of --model: values that a backward pass needs, an image", type=float
+    image_size: int | None = option(
+        COST, "height and width of the images (224, or the model's own)"
     )
-    add("input_bytes", "bytes of an image as the model takes it (float32)", type=float)
-    add("optimizer", "the optimizer, for its memory (momentum)", choices=tuple(SLOTS))
-    add("precision", "Keras' policy (float32)", choices=tuple(PRECISIONS))
-    add("sharded_updates", "the optimizer's values are divided among the replicas", **_FLAG)
-    add("tflops", "the most a device could do, in TFLOP/s", type=float)
-    add("utilization", "the fraction of it that training attains (0.33)", type=float)
-    add("step_seconds", "a step of one worker, measured, instead of --tflops", type=float)
-    add("price", "the price of an hour of a device", type=float)
-    add("link", "the link between workers", choices=tuple(LINKS))
-    add("latency", "instead of --link: its latency in seconds", type=float)
-    add("bandwidth", "instead of --link: its bandwidth in bytes/s, one way", type=float)
-    add("network", "instead of --link: a file of tfdist bench collectives --json", metavar="FILE")
-    add("transport", "whose figures of that file are taken (ring)", metavar="NAME")
-    add("wire_dtype", "the type in which gradients are sent", choices=tuple(WIRE_BYTES))
-    add("overlap", "gradients are sent while the backward pass goes on", **_FLAG)
-    add("servers", "parameter servers, instead of an all-reduce", type=int)
-    add(
-        "workers",
-        "the numbers of workers to predict for (1,2,4,...,4096)",
-        type=_counts,
-        metavar="N,...",
+    classes: int | None = option(COST, "classes of the model (its own)")
+    multiply_adds: float | None = option(
+        COST, "instead of --model: multiply-adds of an image, forward", above=0, most=MOST
     )
-    add("plot", "draw efficiency against workers, as a PNG", metavar="FILE")
-    return [action.dest for action in group._group_actions]
+    parameters: float | None = option(
+        COST, "instead of --model: values of its weights", above=0, most=MOST
+    )
+    activations: float | None = option(
+        COST,
+        "instead of --model: values that a backward pass needs, an image",
+        least=0,
+        most=MOST,
+    )
+    input_bytes: float | None = option(
+        COST, "bytes of an image as the model takes it (float32)", above=0, most=MOST
+    )
+    optimizer: str = option(COST, "the optimizer, for its memory", "momentum", choices=SLOTS)
+    precision: str = option(COST, "Keras' policy", "float32", choices=PRECISIONS)
+    sharded_updates: bool = option(
+        COST, "the optimizer's values are divided among the replicas", False
+    )
+    tflops: float | None = option(
+        COST, "the most a device could do, in TFLOP/s", above=0, most=MOST
+    )
+    utilization: float = option(
+        COST, "the fraction of it that training attains", 0.33, above=0, most=1
+    )
+    step_seconds: float | None = option(
+        COST, "a step of one worker, measured, instead of --tflops", above=0, most=MOST
+    )
+    price: float | None = option(COST, "the price of an hour of a device", least=0, most=MOST)
+    link: str | None = option(COST, "the link between workers", choices=LINKS)
+    latency: float | None = option(
+        COST, "instead of --link: its latency in seconds", least=0, most=MOST
+    )
+    bandwidth: float | None = option(
+        COST, "instead of --link: its bandwidth in bytes/s, one way", above=0, most=MOST
+    )
+    network: str | None = option(
+        COST, "instead of --link: a file of tfdist bench collectives --json", metavar="FILE"
+    )
+    transport: str | None = option(
+        COST, "whose figures of that file are taken (ring)", metavar="NAME"
+    )
+    wire_dtype: str = option(
+        COST, "the type in which gradients are sent", FLOAT32, choices=WIRE_BYTES
+    )
+    overlap: bool = option(COST, "gradients are sent while the backward pass goes on", False)
+    servers: int | None = option(COST, "parameter servers, instead of an all-reduce")
+    workers: list[int] | None = option(
+        COST, "the numbers of workers to predict for (1,2,4,...,4096)"
+    )
+    plot: str | None = option(COST, "draw efficiency against workers, as a PNG", metavar="FILE")
 
 
-def is_asked(options: dict[str, Any]) -> bool:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Size:
+    """The size of a model, as `Estimate` has it, and the values its backward pass needs."""
+
+    name: str
+    multiply_adds: float
+    parameters: float
+    trainable: float
+    input_bytes: float
+    activations: float
+    profiled_flop: float | None = None
+
+
+def is_asked(given: Mapping[str, Any]) -> bool:
     """Returns whether an estimate is asked for.
 
     Args:
-        options: The values of the options, None for those not given.
+        given: The options of `CostOptions` that are given, by name.
 
     Raises:
         ConfigError: Options of an estimate are given without a model.
     """
-    if any(options[name] is not None for name in _MODELS):
+    if "model" in given or "multiply_adds" in given:
         return True
-    given = [name for name, value in options.items() if value is not None]
-    if given:
-        raise ConfigError(
-            f"plan({flag(given[0])}): given without a model; add --model NAME, or "
-            "--multiply-adds and --parameters"
+    for name in given:
+        reject(
+            f"plan({flag(name)})",
+            "given without a model; add --model NAME, or --multiply-adds and --parameters",
         )
     return False
 
 
-def estimate(options: dict[str, Any], run: dict[str, Any]) -> Estimate:
+def estimate(
+    options: CostOptions, *, batch: int, replicas: int, images: int | None, epochs: float | None
+) -> Estimate:
     """Returns the estimate that the options ask for.
 
     Args:
-        options: The values of the options, None for those not given.
-        run: `per_replica_batch`, `num_replicas`, `num_examples`, `steps_per_epoch` and `epochs` of
-            `tfdist plan`; None for those not given.
+        options: What is known of the model and the machines.
+        batch: Images a worker and step.
+        replicas: Workers among which updates are sharded.
+        images: Images an epoch, if known.
+        epochs: Epochs, if known.
 
     Raises:
-        ConfigError: An option is out of range, or two contradict each other.
+        ConfigError: Two options contradict each other, or one that another needs is missing.
     """
-    values = {name: _checked(name, value) for name, value in options.items()}
-    model = _counted(values) if values["model"] is not None else _by_hand(values)
-    given = {"num_replicas": 1, "per_replica_batch": _BATCH}
-    given |= {name: run[name] for name in given if run[name] is not None}
-    replicas = whole_number("plan(--num-replicas)", given["num_replicas"])
-    batch = whole_number("plan(--per-replica-batch)", given["per_replica_batch"])
-    images = run["num_examples"]
-    if images is None and run["steps_per_epoch"] is not None:
-        images = run["steps_per_epoch"] * batch * replicas
-    if images is not None:
-        images = whole_number("plan(--num-examples)", images)
-    if run["epochs"] is not None:
-        number("plan(--epochs)", run["epochs"], above=0, most=_MOST)
-    device = None
-    if values["tflops"] is not None:
-        device = Device(values["tflops"], values["utilization"] or _UTILIZATION)
+    size = _by_hand(options) if options.model is None else _counted(options)
+    wire_bytes = WIRE_BYTES[options.wire_dtype] * size.trainable
+    device = None if options.tflops is None else Device(options.tflops, options.utilization)
+    memory, others = _memory(options, size, batch, replicas)
+    given = dataclasses.asdict(size)
+    del given["activations"]
+    return Estimate(
+        **given,
+        batch=batch,
+        wire_bytes=wire_bytes,
+        memory=memory,
+        other_memory=others,
+        images=images,
+        epochs=epochs,
+        device=device,
+        price=options.price,
+        prediction=_prediction(options, size, batch, device, wire_bytes),
+        workers=options.workers or powers_of_two(_MOST_WORKERS),
+        servers=options.servers or 1,
+    )
+
+
+def _memory(
+    options: CostOptions, size: _Size, batch: int, replicas: int
+) -> tuple[Memory, dict[str, float]]:
+    """Returns the memory of a replica, and its total if something else were chosen, by what."""
+    memory_of = functools.partial(
+        replica_memory,
+        size.parameters,
+        trainable=size.trainable,
+        activations=size.activations,
+        batch=batch,
+        optimizer=options.optimizer,
+    )
     chosen: dict[str, Any] = {
-        "precision": values["precision"] or "float32",
-        "shards": replicas if values["sharded_updates"] else 1,
+        "precision": options.precision,
+        "shards": replicas if options.sharded_updates else 1,
     }
     others: dict[str, dict[str, Any]] = {
         "float32": {"precision": "float32"},
         "mixed_float16": {"precision": "mixed_float16"},
     }
-    others |= {f"updates sharded over {replicas}": {"shards": replicas}} if replicas > 1 else {}
-    memory_of = functools.partial(
-        replica_memory,
-        model["parameters"],
-        trainable=model["trainable"],
-        activations=model.pop("activations"),
-        batch=batch,
-        optimizer=values["optimizer"] or "momentum",
-    )
-    wire_bytes = WIRE_BYTES[values["wire_dtype"] or FLOAT32] * model["trainable"]
-    link = _link(values)
-    seconds = values["step_seconds"]
+    if replicas > 1:
+        others[f"updates sharded over {replicas}"] = {"shards": replicas}
+    totals = {
+        name: memory_of(**(chosen | other)).total
+        for name, other in others.items()
+        if chosen | other != chosen
+    }
+    return memory_of(**chosen), totals
+
+
+def _prediction(
+    options: CostOptions, size: _Size, batch: int, device: Device | None, wire_bytes: float
+) -> Model | None:
+    """Returns what steps are predicted by, if a link and the time of a step are known."""
+    link, seconds = _link(options), options.step_seconds
     if seconds is None and device is not None:
-        seconds = batch * training_flop(model["multiply_adds"]) / device.flop_per_second
-    prediction = None
+        seconds = batch * training_flop(size.multiply_adds) / device.flop_per_second
     if link is not None and seconds is not None:
-        prediction = Model(
+        return Model(
             compute_seconds=seconds,
             wire_bytes=wire_bytes,
             link=link,
-            overlap=bool(values["overlap"]),
-            servers=values["servers"] or 0,
+            overlap=options.overlap,
+            servers=options.servers or 0,
         )
-    elif values["plot"] or link is not None:
-        missing = "the time of a step" if link is not None else "a link"
-        reject(
-            "plan(--plot)" if values["plot"] else "plan(--link)",
-            f"given without {missing}; add --tflops or --step-seconds, and --link, --latency and "
-            "--bandwidth, or --network",
-        )
-    return Estimate(
-        **model,
-        batch=batch,
-        wire_bytes=wire_bytes,
-        memory=memory_of(**chosen),
-        other_memory={
-            name: memory_of(**(chosen | other)).total
-            for name, other in others.items()
-            if chosen | other != chosen
-        },
-        images=images,
-        epochs=run["epochs"],
-        device=device,
-        price=values["price"],
-        prediction=prediction,
-        workers=values["workers"] or powers_of_two(_MOST_WORKERS),
-        servers=values["servers"] or 1,
+    if options.plot is None and link is None:
+        return None
+    missing = "a link" if link is None else "the time of a step"
+    reject(
+        "plan(--link)" if options.plot is None else "plan(--plot)",
+        f"given without {missing}; add --tflops or --step-seconds, and --link, --latency and "
+        "--bandwidth, or --network",
     )
 
 
-def _checked(name: str, value: Any) -> Any:
-    """Returns the value of an option if it is in its range."""
-    where = f"plan({flag(name)})"
-    if value is None or isinstance(value, (str, bool)):
-        return value
-    if name in ("image_size", "classes", "servers"):
-        return whole_number(where, value)
-    if name == "workers":
-        return [whole_number(where, count) for count in value]
-    if name == "utilization":
-        return number(where, value, above=0, most=1)
-    if name in ("price", "latency", "activations"):
-        return number(where, value, least=0, most=_MOST)
-    return number(where, value, above=0, most=_MOST)
-
-
-def _by_hand(values: dict[str, Any]) -> dict[str, Any]:
+def _by_hand(options: CostOptions) -> _Size:
     """Returns the size of a model that is described by numbers."""
-    if values["parameters"] is None or values["multiply_adds"] is None:
-        name = "parameters" if values["parameters"] is None else "multiply_adds"
+    if options.parameters is None or options.multiply_adds is None:
+        name = "parameters" if options.parameters is None else "multiply_adds"
         reject(f"plan({flag(name)})", "missing; give --multiply-adds and --parameters, or --model")
-    size = values["image_size"] or _IMAGE_SIZE
-    return {
-        "name": "described by --multiply-adds",
-        "multiply_adds": values["multiply_adds"],
-        "parameters": values["parameters"],
-        "trainable": values["parameters"],
-        "activations": values["activations"] or 0,
-        "input_bytes": values["input_bytes"] or FLOAT32_BYTES * _CHANNELS * size**2,
-    }
+    sides = options.image_size or _IMAGE_SIZE
+    return _Size(
+        name="described by --multiply-adds",
+        multiply_adds=options.multiply_adds,
+        parameters=options.parameters,
+        trainable=options.parameters,
+        activations=options.activations or 0,
+        input_bytes=options.input_bytes or FLOAT32_BYTES * _CHANNELS * sides**2,
+    )
 
 
-def _counted(values: dict[str, Any]) -> dict[str, Any]:
+def _counted(options: CostOptions) -> _Size:
     """Returns the size of a model that is built and counted; it loads TensorFlow."""
+    assert options.model is not None
     for name in ("multiply_adds", "parameters", "activations"):
-        if values[name] is not None:
-            reject(f"plan({flag(name)})", "given beside --model, which is counted; keep one")
+        if getattr(options, name) is not None:
+            reject(f"plan({flag(name)})", "given with --model, which is counted; keep one of them")
     from tfdist.runtime.startup import start_tensorflow
 
     start_tensorflow()
     from tfdist.models.named import named_model
     from tfdist.models.operations import count_operations
 
-    model = named_model(values["model"], values["image_size"], values["classes"])
+    model = named_model(options.model, options.image_size, options.classes)
     count = count_operations(model)
     shapes = [model.input_shape] if len(model.inputs) == 1 else model.input_shape
     sizes = (" x ".join(str(size) for size in shape[1:]) for shape in shapes)
-    name = f"{values['model']}, {' and '.join(sizes)}"
+    name = f"{options.model}, {' and '.join(sizes)}"
     if count.uncounted:
         name += f"; not counted: {', '.join(count.uncounted)}"
-    return {
-        "name": name,
-        "multiply_adds": count.multiply_adds,
-        "profiled_flop": count.profiled_flop,
-        "parameters": count.parameters,
-        "trainable": count.trainable,
-        "activations": count.activations,
-        "input_bytes": values["input_bytes"] or count.input_bytes,
-    }
+    return _Size(
+        name=name,
+        multiply_adds=count.multiply_adds,
+        profiled_flop=count.profiled_flop,
+        parameters=count.parameters,
+        trainable=count.trainable,
+        activations=count.activations,
+        input_bytes=options.input_bytes or count.input_bytes,
+    )
 
 
-def _link(values: dict[str, Any]) -> Link | None:
-    ways = [name for name in ("link", "latency", "network") if values[name] is not None]
+def _link(options: CostOptions) -> Link | None:
+    ways = [name for name in ("link", "latency", "network") if getattr(options, name) is not None]
     if len(ways) > 1:
-        reject(f"plan(--{ways[1]})", f"given beside --{ways[0]}; keep one of them")
-    if (values["latency"] is None) != (values["bandwidth"] is None):
-        name = "latency" if values["latency"] is None else "bandwidth"
+        reject(f"plan(--{ways[1]})", f"given with --{ways[0]}; keep one of them")
+    if (options.latency is None) != (options.bandwidth is None):
+        name = "latency" if options.latency is None else "bandwidth"
         reject(f"plan(--{name})", "missing; --latency and --bandwidth go together")
-    if values["transport"] is not None and values["network"] is None:
+    if options.transport is not None and options.network is None:
         reject("plan(--transport)", "given without --network; add the file")
-    if values["network"] is not None:
-        return read_link(values["network"], values["transport"] or "ring")
-    if values["latency"] is not None:
-        return Link(values["latency"], values["bandwidth"])
-    return None if values["link"] is None else LINKS[values["link"]]
-
-
-def _counts(text: str) -> list[int]:
-    parts = text.split(",")
-    if not all(part.isascii() and part.isdigit() and 0 < len(part) < 10 for part in parts):
-        raise argparse.ArgumentTypeError(f"{text!r} is not like 1,8,256")
-    return [int(part) for part in parts]
+    if options.network is not None:
+        return read_link(options.network, options.transport or "ring")
+    if options.latency is not None and options.bandwidth is not None:
+        return Link(options.latency, options.bandwidth)
+    return None if options.link is None else LINKS[options.link]
