@@ -18,6 +18,7 @@ LAYERS = [
     {"errors", "partition"},
     {"validation", "drawing", "notebook"},
     {"function_name", "option_fields"},
+    {"cli.arguments", "cli.output"},  # What the flags of commands are made of.
     {"runtime"},
     {"cluster", "scaling"},
     {"rendezvous"},
@@ -42,6 +43,8 @@ LINE = RANK["runtime.startup"]
 HEAVY = {"tensorflow", "keras", "tensorflow_datasets", "tf_keras"}
 # A plan loads Keras when it is asked for its schedule.
 LATE = {("tfdist.scaling.plan", "tfdist.scaling.schedule")}
+# Folders of the repository that may import tfdist, and not the reverse.
+OUTSIDE = {"benchmarks", "examples", "tests"}
 DRAWERS = {"utils", "util", "common", "helpers", "misc", "shared"}
 
 
@@ -111,6 +114,8 @@ def faults(source: str, name: str, is_package: bool = False) -> list[str]:
         if (name, target) in LATE:
             continue
         where = f"{name}:{line} imports {target}"
+        if target.split(".")[0] in OUTSIDE:
+            found.append(f"{where}: which is not installed with tfdist")
         if target.split(".")[0] in HEAVY and RANK[own] < LINE:
             found.append(f"{where}: below the line")
         its = room(target)
@@ -181,6 +186,7 @@ def test_late_imports_are_still_needed():
         ),
         ("tfdist.models.resnet", "from tfdist import data"),
         ("tfdist.strategy.build", "import tfdist.training.loop"),
+        ("tfdist.cli.bench", "from benchmarks.peers import command"),
     ],
 )
 def test_a_fault_is_found(name, source):

@@ -19,7 +19,8 @@ import pytest
 
 from tests.collectives.ring.conftest import Workers
 from tfdist.benchmark import hardware
-from tfdist.benchmark.collectives import local, report
+from tfdist.benchmark.collectives import command as collectives
+from tfdist.benchmark.collectives import report
 from tfdist.benchmark.collectives.cells import (
     OPERATIONS,
     RAW,
@@ -32,6 +33,7 @@ from tfdist.benchmark.collectives.cells import (
 )
 from tfdist.benchmark.collectives.exercise import Numbers, of_ring, of_socket
 from tfdist.benchmark.collectives.sockets import RawSocket
+from tfdist.benchmark.processes import Group
 from tfdist.cli import main
 from tfdist.errors import ConfigError, PeerError, TfdistError
 from tfdist.launcher.ports import free_ports
@@ -255,7 +257,7 @@ def test_what_was_measured_is_printed_where_it_breaks_off(
             take(row)
         raise error
 
-    monkeypatch.setattr(local, "measure", measure)
+    monkeypatch.setattr(collectives, "measure_locally", measure)
     path = tmp_path / "found.json"
     assert main(["bench", "collectives", "--json", str(path)]) == code
     out = capsys.readouterr().out
@@ -286,7 +288,7 @@ def test_the_worker_that_ended_first_is_named(tmp_path, codes, kind, message):
         (tmp_path / f"worker-{index}.log").write_text(f"more\ntfdist: it said {index}\n")
     processes = {f"worker-{index}": Ended(code) for index, code in enumerate(codes)}
     with pytest.raises(kind, match=message):
-        raise local._failure(processes, tmp_path)
+        raise collectives._failure(Group(tmp_path, tmp_path / "result.json", processes))
 
 
 SHORT = ["--sizes", "1K", "256K", "--seconds", "0.01", "--wire-types", "float32", "bfloat16"]

@@ -16,7 +16,6 @@ from tfdist.benchmark.batch import Speed
 from tfdist.benchmark.scaling import Point
 from tfdist.benchmark.trial import Setting, make_model
 from tfdist.cli import main
-from tfdist.cli.bench.say import show
 from tfdist.errors import ConfigError
 
 ONE = Point(1, 32, step=0.1, compute=0.09, input=0.01, memory=10**9, examples=1600)
@@ -40,7 +39,7 @@ def test_a_global_batch_that_cannot_be_divided_is_refused():
     setting = Setting(batch=100, is_strong=True)
     assert setting.per_replica(4) == 25
     with pytest.raises(ConfigError, match=r"--global-batch\): 100 cannot be divided among 3"):
-        scaling.measure(setting, [1, 3])
+        setting.per_replica(3)
 
 
 def test_the_recommended_batch_is_the_smallest_that_saturates():
@@ -71,6 +70,7 @@ def test_a_function_that_makes_no_model_is_refused(name):
         "scaling --steps 0",
         "scaling --model vgg",
         "scaling --per-replica-batch 8 --global-batch 8",
+        "scaling --global-batch 100 --counts 1 3",
         "batch --limit 0",
         "batch --model vgg",
         "batch --base-learning-rate x",
@@ -144,18 +144,18 @@ def test_what_a_cluster_cannot_measure_is_refused(arguments, cluster, message, m
     assert said.startswith(f"tfdist: bench scaling: {message}") and said.count("\n") == 1
 
 
-def test_on_a_terminal_the_table_fits_into_80_columns(monkeypatch, capsys):
+def test_on_a_terminal_the_table_fits_into_80_columns(monkeypatch):
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
     monkeypatch.setenv("COLUMNS", "80")
     setting = Setting(batch=128)
     cells = scaling.cells(setting, [ONE, FOUR])
-    show(scaling.title(setting), cells, "plain")
-    said = re.sub("\x1b\\[[0-9;]*m", "", capsys.readouterr().out)
+    said = re.sub("\x1b\\[[0-9;]*m", "", scaling.table(setting, [ONE, FOUR]))
     assert "…" not in said and max(map(len, said.splitlines())) <= 80
     assert all(cell in said for row in cells[1:] for cell in row)
     monkeypatch.setattr(sys.stdout, "isatty", lambda: False, raising=False)
-    show("", cells, "plain")
-    assert capsys.readouterr().out == "\nplain\n"
+    blank, first, *lines = scaling.table(setting, [ONE, FOUR]).splitlines()
+    assert (blank, first) == ("", scaling.title(setting))
+    assert [line.split() for line in lines[1:]] == [" ".join(row).split() for row in cells[1:]]
 
 
 @pytest.mark.cluster

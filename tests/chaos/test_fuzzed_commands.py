@@ -90,7 +90,7 @@ COMMANDS = (
     "launch --workers 1 --max-restarts 0 --stall-timeout 9 --env A=B -- true",
     "launch --spec FILE", "launch --spec FILE -- true",
     "train --epochs 0 --strategy auto --dataset digits", "train --steps 0 --wire-dtype float16",
-    "bench equality --steps x", "bench growth --only x", "task", "--version",
+    "bench scaling --steps x", "bench batch --limit x", "task", "--version",
 )  # fmt: skip
 
 Change = Callable[[random.Random], Any]

@@ -1,14 +1,21 @@
-"""Measures what the data pipeline alone delivers, stage by stage, beside what a step needs."""
+"""`tfdist bench input`: what the data pipeline delivers, stage by stage, and what steps need."""
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
+import functools
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tfdist.benchmark import hardware
+from tfdist.benchmark.benchmark import Benchmark, Figures, say, until_interrupted
+from tfdist.benchmark.trial import Setting, check_model, try_out
+from tfdist.cli.arguments import Parser, count, seconds
 from tfdist.drawing import new_figure
+from tfdist.launcher.machine import usable_cores
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -43,13 +50,8 @@ class Stage:
 
 
 def measure(
-    source: Source,
-    global_batch: int,
-    seconds: float,
-    *,
-    augment: bool = True,
-    say: Callable[[str], None] = print,
-) -> list[Stage]:
+    source: Source, global_batch: int, seconds: float, *, augment: bool = True
+) -> Iterator[Stage]:
     """Reads from each stage for a while, by itself.
 
     Args:
@@ -57,27 +59,15 @@ def measure(
         global_batch: Examples in a batch.
         seconds: How long each is read from.
         augment: Whether images are augmented.
-        say: Receives a line a stage.
-
-    Returns:
-        The stages; those measured so far, on Ctrl-C.
 
     Raises:
         ConfigError: The data set has nothing to read, or `global_batch` is out of range.
     """
-    found: list[Stage] = []
-    try:
-        made = source.stages(global_batch, augment=augment)
-        for name, dataset in made.items():
-            rate = _rate(dataset, seconds)
-            found.append(Stage(name, rate * (global_batch if name == "batch" else 1)))
-            say(f"{name}: {found[-1].examples:,.0f} examples/s")
-        rate = _rate_on_device(made["batch"], seconds)
-        found.append(Stage("transfer", rate * global_batch))
-        say(f"transfer: {found[-1].examples:,.0f} examples/s")
-    except KeyboardInterrupt:
-        say("interrupted; what was measured so far:")
-    return found
+    stages = source.stages(global_batch, augment=augment)
+    for name, dataset in stages.items():
+        rate = _rate(dataset, seconds)
+        yield Stage(name, rate * (global_batch if name == "batch" else 1))
+    yield Stage("transfer", _rate_on_device(stages["batch"], seconds) * global_batch)
 
 
 def _rate(dataset: tf.data.Dataset, seconds: float) -> float:
@@ -178,3 +168,67 @@ def plot(title: str, stages: Sequence[Stage], need: float, path: Path) -> None:
     axis.set_xlabel("examples a second, up to this stage")
     axis.set_title(title, fontsize=10, loc="right")
     figure.savefig(path, dpi=140)
+
+
+def _add_flags(parser: Parser) -> None:
+    parser.add_argument("--dataset", default="digits", help="as for tfdist train (digits)")
+    parser.add_argument("--data-dir", metavar="DIR", help="where it is kept")
+    parser.add_argument("--image-size", type=count, default=32, help="pixels (32)")
+    parser.add_argument("--global-batch", type=count, default=32, help="examples a step (32)")
+    parser.add_argument("--need", type=float, help="examples/s of the steps (they are timed)")
+    parser.add_argument(
+        "--model", default="resnet50", help="of these steps: resnet50, small_cnn or module:function"
+    )
+    parser.add_argument("--seconds", type=seconds, default=3.0, help="for each stage (3)")
+
+
+def _check(parser: Parser, options: argparse.Namespace) -> None:
+    check_model(parser, options.model)
+    if not (options.global_batch and options.image_size and options.seconds):
+        parser.error("global_batch, pixels and seconds are more than 0")
+    if options.need is not None and not 0 < options.need < 1e12:
+        parser.error(f"--need {options.need:g}: allowed: examples a second, more than 0")
+
+
+def _measure(options: argparse.Namespace) -> Iterator[Figures]:
+    from tfdist import data
+
+    source = data.load(
+        options.dataset, data_dir=options.data_dir, image_size=options.image_size, channels=3
+    )
+    described = hardware.describe()
+    say(hardware.line(described))
+    stages, is_whole = until_interrupted(
+        measure(source, options.global_batch, options.seconds),
+        lambda found: f"{found[-1].name}: {found[-1].examples:,.0f} examples/s",
+    )
+    need = options.need
+    if need is None:
+        need = _need(options.model, options.global_batch, options.image_size)
+    title = f"{source.name}, {options.image_size} pixels, batches of {options.global_batch}"
+    rates = {stage.name: stage.examples for stage in stages}
+    yield Figures(
+        f"\n{title}\n{table(stages, need)}\n{verdict(stages, need)}",
+        {"hardware": described, "need": need, "stages": rates},
+        functools.partial(plot, title, stages, need),
+        is_whole,
+    )
+
+
+def _need(model: str, batch: int, image_size: int) -> float:
+    """Returns the examples a second of training on all cores, on data that costs nothing."""
+    setting = Setting(model=model, batch=batch, image_size=image_size, warm_up=2, steps=6)
+    return batch / try_out(setting, 1, cores=len(usable_cores()))["step"]
+
+
+BENCHMARK = Benchmark(
+    name="input",
+    summary="what the data pipeline delivers, stage by stage, and what steps take",
+    description="Read a data set through the training pipeline, up to each of its stages; compare "
+    "what it delivers with what the steps take, and say what to change.",
+    examples=("tfdist bench input --dataset digits --need 500",),
+    add_flags=_add_flags,
+    check=_check,
+    measure=_measure,
+    writes=("json", "plot"),
+)

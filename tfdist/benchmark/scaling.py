@@ -1,13 +1,20 @@
-"""Measures what more replicas or workers bring, and what a step of theirs consists of."""
+"""`tfdist bench scaling`: what more replicas or workers bring, and what a step consists of."""
 
 from __future__ import annotations
 
+import argparse
 import csv
 import dataclasses
-from collections.abc import Callable, Sequence
+import functools
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from tfdist.benchmark.trial import Setting, try_here, try_out
+from tfdist.benchmark import hardware
+from tfdist.benchmark.benchmark import Benchmark, Figures, say, until_interrupted
+from tfdist.benchmark.trial import Setting, check_model, try_here, try_out
+from tfdist.cli.arguments import Parser, count
+from tfdist.cli.output import output
 from tfdist.cluster import Cluster
 from tfdist.drawing import new_figure
 from tfdist.launcher.machine import usable_cores
@@ -66,50 +73,34 @@ def default_counts() -> list[int]:
     return [n for n in (1, 2, 4, 8) if n <= max(2, len(usable_cores()))]
 
 
-def measure(
-    setting: Setting, counts: Sequence[int], *, say: Callable[[str], None] = print
-) -> list[Point]:
+def measure(setting: Setting, counts: Sequence[int]) -> Iterator[Point]:
     """Trains with each number of replicas, and as many processes without communication.
 
     Each worker has as many cores as in the largest run, so that a single one is not favoured.
-    What was measured so far is returned on Ctrl-C.
 
     Args:
         setting: What is trained.
         counts: The numbers of replicas, ascending.
-        say: Receives a line a run.
 
     Raises:
-        ConfigError: The setting cannot be used with a count.
         TfdistError: A run failed or took too long.
     """
     cores = max(1, len(usable_cores()) // max(counts))
-    for count in counts:
-        setting.per_replica(count)
-    points: list[Point] = []
-    try:
-        for count in counts:
-            alone = try_out(setting, count, cores=cores, together=False)
-            together = alone if count == 1 else try_out(setting, count, cores=cores)
-            points.append(_point(count, setting.per_replica(count) * count, together, alone))
-            say(_line(setting, points[-1], points[0]))
-    except KeyboardInterrupt:
-        say("interrupted; what was measured so far:")
-    return points
+    for number in counts:
+        alone = try_out(setting, number, cores=cores, together=False)
+        together = alone if number == 1 else try_out(setting, number, cores=cores)
+        yield _point(number, setting.per_replica(number) * number, together, alone)
 
 
-def measure_here(
-    setting: Setting, cluster: Cluster, *, say: Callable[[str], None] = print
-) -> list[Point]:
+def measure_here(setting: Setting, cluster: Cluster) -> list[Point]:
     """Measures, as a task of a cluster, all of its workers, and this one without communication.
 
     Args:
         setting: What is trained.
         cluster: The cluster of this task, of workers only.
-        say: Receives a line a run.
 
     Returns:
-        The points of one worker and of all; nothing but in the chief.
+        The points of one worker and of all; only the chief returns any.
 
     Raises:
         ConfigError: The setting cannot be used with that number of workers.
@@ -124,13 +115,10 @@ def measure_here(
     together = try_here(setting, cluster, together=True)
     if alone is None or one is None or together is None:
         return []
-    points = [
+    return [
         _point(1, setting.batch, one, one),
         _point(count, batch * count, together, alone),
     ]
-    for point in points:
-        say(_line(setting, point, points[0]))
-    return points
 
 
 def _point(count: int, batch: int, run: dict[str, float], alone: dict[str, float]) -> Point:
@@ -145,12 +133,38 @@ def _point(count: int, batch: int, run: dict[str, float], alone: dict[str, float
     )
 
 
-def _line(setting: Setting, point: Point, one: Point) -> str:
-    efficiency = 100 * point.efficiency(one)
-    return f"{point.count} {setting.of}: {point.speed:.4g} samples/s, efficiency {efficiency:.0f} %"
+@dataclasses.dataclass(frozen=True)
+class Column:
+    """A column of the table.
+
+    Attributes:
+        head: Its head; "" for what the replicas of a setting are.
+        width: Characters, with those that separate it from the column before.
+        text: Returns the cell of a point; the second argument is the first point of the table.
+    """
+
+    head: str
+    width: int
+    text: Callable[[Point, Point], str]
 
 
-_WIDTHS = (9, 7, 11, 12, 12, 9, 9, 7, 7, 7, 9)
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f} %"
+
+
+COLUMNS = (
+    Column("", 9, lambda point, one: f"{point.count}"),
+    Column("batch", 7, lambda point, one: f"{point.batch}"),
+    Column("samples/s", 11, lambda point, one: f"{point.speed:.4g}"),
+    Column("efficiency", 12, lambda point, one: _percent(point.efficiency(one))),
+    Column("of no wire", 12, lambda point, one: _percent(point.without_communication)),
+    Column("step ms", 9, lambda point, one: f"{1e3 * point.step:.4g}"),
+    Column("compute", 9, lambda point, one: _percent(point.compute / point.step)),
+    Column("wire", 7, lambda point, one: _percent(point.wire / point.step)),
+    Column("input", 7, lambda point, one: _percent(point.input / point.step)),
+    Column("MB", 7, lambda point, one: f"{point.memory / 1e6:.0f}"),
+    Column("epoch s", 9, lambda point, one: f"{point.epoch:.4g}" if point.examples else "-"),
+)
 
 
 def title(setting: Setting) -> str:
@@ -163,35 +177,42 @@ def title(setting: Setting) -> str:
 
 
 def cells(setting: Setting, points: Sequence[Point]) -> list[list[str]]:
-    """Returns the heads of the table's columns, and then a row a point."""
-    found = [
-        [setting.of, "batch", "samples/s", "efficiency", "of no wire"]
-        + ["step ms", "compute", "wire", "input", "MB", "epoch s"]
-    ]
-    for point in points:
-        shares = (point.efficiency(points[0]), point.without_communication)
-        parts = (part / point.step for part in (point.compute, point.wire, point.input))
-        found.append(
-            [f"{point.count}", f"{point.batch}", f"{point.speed:.4g}"]
-            + [f"{100 * share:.0f} %" for share in shares]
-            + [f"{1e3 * point.step:.4g}"]
-            + [f"{100 * part:.0f} %" for part in parts]
-            + [f"{point.memory / 1e6:.0f}", f"{point.epoch:.4g}" if point.examples else "-"]
-        )
-    return found
+    """Returns the heads of the table's columns, and then a row for each point."""
+    heads = [column.head or setting.of for column in COLUMNS]
+    return [heads, *([column.text(each, points[0]) for column in COLUMNS] for each in points)]
 
 
 def table(setting: Setting, points: Sequence[Point]) -> str:
-    """Lists the points."""
+    """Lists the points: with lines and colours on a terminal."""
+    if sys.stdout.isatty():
+        return _rich_table(setting, points)
     lines = (
-        "".join(f"{cell:>{width}}" for cell, width in zip(row, _WIDTHS, strict=True))
+        "".join(f"{cell:>{column.width}}" for cell, column in zip(row, COLUMNS, strict=True))
         for row in cells(setting, points)
     )
-    return "\n".join([title(setting), *lines])
+    return "\n".join(["", title(setting), *lines])
+
+
+def _rich_table(setting: Setting, points: Sequence[Point]) -> str:
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Table
+
+    heads, *rows = cells(setting, points)
+    # Eleven columns in the 80 of a terminal.
+    found = Table(title=title(setting), title_justify="left", box=SIMPLE_HEAD, padding=0)
+    for head in heads:
+        found.add_column(head.replace(" ", "\n"), justify="right", vertical="bottom", no_wrap=True)
+    for row in rows:
+        found.add_row(*row)
+    console = Console()
+    with console.capture() as capture:
+        console.print(found)
+    return capture.get().rstrip("\n")
 
 
 def rows(points: Sequence[Point]) -> list[dict[str, float]]:
-    """Returns the points as plain rows, for JSON and CSV; times in seconds, memory in bytes."""
+    """Returns the points for JSON and CSV; times in seconds, memory in bytes."""
     return [
         {
             **dataclasses.asdict(point),
@@ -206,12 +227,12 @@ def rows(points: Sequence[Point]) -> list[dict[str, float]]:
 
 
 def write_csv(points: Sequence[Point], path: Path) -> None:
-    """Writes the rows."""
-    made = rows(points)
+    """Writes the points as CSV."""
+    found = rows(points)
     with path.open("w", newline="") as file:
-        writer = csv.DictWriter(file, list(made[0]) if made else [])
+        writer = csv.DictWriter(file, list(found[0]))
         writer.writeheader()
-        writer.writerows(made)
+        writer.writerows(found)
 
 
 def plot(setting: Setting, points: Sequence[Point], path: Path) -> None:
@@ -253,3 +274,115 @@ def plot(setting: Setting, points: Sequence[Point], path: Path) -> None:
     shares.legend(frameon=False)
     figure.suptitle(title(setting), fontsize=10)
     figure.savefig(path, dpi=140)
+
+
+def _add_flags(parser: Parser) -> None:
+    parser.add_argument(
+        "--counts", nargs="+", type=count, metavar="N", help="how many (1 2 4 8, up to the cores)"
+    )
+    parser.add_argument(
+        "--of",
+        choices=("workers", "replicas"),
+        help="workers: local processes; replicas: of one process, on virtual CPUs (workers)",
+    )
+    parser.add_argument(
+        "--per-replica-batch", type=count, metavar="B", help="weak scaling: examples each (32)"
+    )
+    parser.add_argument(
+        "--global-batch", type=count, metavar="B", help="strong scaling: examples of all together"
+    )
+    parser.add_argument(
+        "--model", default="resnet50", help="resnet50, small_cnn or module:function (resnet50)"
+    )
+    parser.add_argument(
+        "--dataset", default="synthetic", help="a name, as for tfdist train (synthetic)"
+    )
+    parser.add_argument("--image-size", type=count, default=32, help="pixels (32)")
+    parser.add_argument("--steps", type=count, default=12, help="steps on the clock (12)")
+    parser.add_argument("--csv", type=output, metavar="FILE", help="also write figures as CSV")
+
+
+def _check(parser: Parser, options: argparse.Namespace) -> None:
+    if options.per_replica_batch is not None and options.global_batch is not None:
+        parser.error("--per-replica-batch is for weak scaling, --global-batch for strong; give one")
+    counts = _counts(options)
+    if not counts[0] or not options.steps or not options.image_size:
+        parser.error("counts, steps and pixels are 1 or more")
+    check_model(parser, options.model)
+    cluster = Cluster.from_environment()
+    if cluster.is_local:
+        for each in counts:
+            _setting(options).per_replica(each)
+        return
+    for name in ("counts", "of"):
+        if getattr(options, name) is not None:
+            parser.error(
+                f"--{name} is given in a cluster of {cluster.num_workers} workers "
+                f"({cluster.source}), which are measured as they are; leave it out"
+            )
+    roles = sorted({task.type for task in cluster.tasks} - {"chief", "worker"})
+    if roles:
+        parser.error(f"the cluster has {roles[0]} tasks; allowed: a chief and workers")
+
+
+def _counts(options: argparse.Namespace) -> list[int]:
+    return sorted(set(options.counts or default_counts()))
+
+
+def _setting(options: argparse.Namespace) -> Setting:
+    return Setting(
+        of=options.of or "workers",
+        batch=options.global_batch or options.per_replica_batch or 32,
+        is_strong=options.global_batch is not None,
+        model=options.model,
+        data=options.dataset,
+        image_size=options.image_size,
+        steps=options.steps,
+    )
+
+
+def _measure(options: argparse.Namespace) -> Iterator[Figures]:
+    setting, cluster = _setting(options), Cluster.from_environment()
+    described = hardware.describe()
+    if cluster.is_chief:
+        say(hardware.line(described))
+
+    def line(points: Sequence[Point]) -> str:
+        last, efficiency = points[-1], _percent(points[-1].efficiency(points[0]))
+        return f"{last.count} {setting.of}: {last.speed:.4g} samples/s, efficiency {efficiency}"
+
+    found = (
+        measure(setting, _counts(options))
+        if cluster.is_local
+        else iter(measure_here(setting, cluster))
+    )
+    points, is_whole = until_interrupted(found, line)
+    if not points:
+        return  # The chief has them.
+    if options.csv:
+        write_csv(points, options.csv)
+    yield Figures(
+        table(setting, points),
+        {"hardware": described, "points": rows(points)},
+        functools.partial(plot, setting, points),
+        is_whole,
+    )
+
+
+BENCHMARK = Benchmark(
+    name="scaling",
+    summary="samples a second and efficiency with more workers or replicas",
+    description="Train with 1, 2, 4, ... workers or replicas, and with as many processes without "
+    "communication: samples a second, efficiency, and what a step consists of. Between processes "
+    "of this machine, or as a task of the cluster that the environment describes: this worker "
+    "alone, and then all of them.",
+    examples=(
+        "tfdist bench scaling --counts 1 2 --model small_cnn",
+        "tfdist bench scaling --of replicas --global-batch 64",
+        "tfdist launch --workers 2 tfdist bench scaling",
+    ),
+    add_flags=_add_flags,
+    check=_check,
+    measure=_measure,
+    writes=("json", "plot"),
+)

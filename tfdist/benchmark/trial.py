@@ -1,4 +1,4 @@
-"""Trains a model for a few steps in processes of their own, for the benchmarks of training."""
+"""Trains a model for a few steps in separate processes, for the benchmarks of training."""
 
 from __future__ import annotations
 
@@ -6,27 +6,26 @@ import dataclasses
 import json
 import os
 import subprocess
-import sys
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tfdist.benchmark.peers.contenders import Contender
-from tfdist.benchmark.peers.hosts import LOOPBACK
-from tfdist.benchmark.peers.measure import ending_together, run
+from tfdist.benchmark.processes import ROOT, calling, ending_together, started
 from tfdist.cluster import Cluster
 from tfdist.errors import EXIT_PEER_LOST, ConfigError, PeerError, TfdistError
 from tfdist.function_name import call_function
 from tfdist.runtime.heartbeat import VARIABLE as HEARTBEAT
 from tfdist.runtime.resources import resident_bytes
+from tfdist.validation import quote
 
 if TYPE_CHECKING:
     import keras
 
+    from tfdist.cli.arguments import Parser
+
 _WHERE = "bench(--model)"
 _PATIENCE = 1800.0
 _CLASSES = 10
-_ROOT = Path(__file__).parents[2]
 # The models that need no function of the user's.
 BUNDLED = ("resnet50", "small_cnn")
 
@@ -71,14 +70,24 @@ class Setting:
         return self.batch // count if self.is_strong else self.batch
 
 
+def check_model(parser: Parser, name: str) -> None:
+    """Checks that a model is a bundled one or `module:function`.
+
+    Raises:
+        ConfigError: It is neither.
+    """
+    if name not in BUNDLED and ":" not in name:
+        parser.error(f"--model {quote(name)}: allowed: {', '.join(BUNDLED)}, module:function")
+
+
 def try_out(setting: Setting, count: int, *, cores: int, together: bool = True) -> dict[str, float]:
-    """Trains in processes of their own for as long as the setting says.
+    """Trains in processes of this machine for as long as the setting says.
 
     Args:
         setting: What is trained.
         count: Replicas.
         cores: Cores of each.
-        together: Whether they train one model, else each its own.
+        together: Whether they train one model, or each its own.
 
     Returns:
         What `train` returned in the first process.
@@ -88,40 +97,33 @@ def try_out(setting: Setting, count: int, *, cores: int, together: bool = True) 
     """
     in_one_process = setting.of == "replicas" and together
     tasks = {"worker": 1 if in_one_process else count}
-    contender = Contender(f"{count} {setting.of}", "trial", tasks)
     work = _work(setting, count, together, replicas=count if in_one_process else 0)
     width = cores * count if in_one_process else cores
-    result: dict[str, float] = run(
-        contender,
-        work,
-        None,
-        _PATIENCE,
-        [LOOPBACK],
-        cores=width,
-    )["trial"]
+    with started(*work, tasks, cores=width) as group:
+        result: dict[str, float] = group.result(f"{count} {setting.of}", _PATIENCE)
     return result
 
 
 def try_here(setting: Setting, cluster: Cluster, *, together: bool) -> dict[str, float] | None:
-    """Trains as a task of a cluster, whose other tasks do so too, in a process of its own.
+    """Trains in a process that takes this task's place in a cluster whose other tasks do the same.
 
     Args:
         setting: What is trained.
         cluster: The cluster of this task.
-        together: Whether the tasks train one model, else each its own.
+        together: Whether the tasks train one model, or each its own.
 
     Returns:
-        What `train` returned; None together, but for the chief.
+        What `train` returned; together, None in all tasks but the chief.
 
     Raises:
         TfdistError: It failed.
     """
     with tempfile.TemporaryDirectory() as folder, ending_together() as processes:
         path, log = Path(folder) / "result.json", Path(folder) / "log"
-        work = _work(setting, cluster.num_workers, together) | {"output": str(path)}
+        program, work = _work(setting, cluster.num_workers, together)
         with log.open("wb") as file:
             processes["trial"] = subprocess.Popen(
-                [sys.executable, "-m", "tfdist.benchmark.peers.work", json.dumps(work)],
+                [*program, json.dumps(work | {"output": str(path)})],
                 env=_environment(cluster if together else None),
                 stdin=subprocess.DEVNULL,
                 stdout=file,
@@ -129,27 +131,30 @@ def try_here(setting: Setting, cluster: Cluster, *, together: bool) -> dict[str,
             )
         code = processes["trial"].wait()
         if code:
-            said = log.read_text(errors="replace").splitlines() or [f"exit code {code}"]
+            lines = log.read_text(errors="replace").splitlines() or [f"exit code {code}"]
             kind = PeerError if code == EXIT_PEER_LOST else TfdistError
-            raise kind(f"bench scaling: {said[-1].removeprefix('tfdist: ')}")
+            raise kind(f"bench scaling: {lines[-1].removeprefix('tfdist: ')}")
         result: dict[str, float] | None = None
         if path.exists():
-            result = json.loads(path.read_text())["trial"]
+            result = json.loads(path.read_text())
         return result
 
 
-def _work(setting: Setting, count: int, together: bool, replicas: int = 0) -> dict[str, Any]:
-    """Returns what `train` is told, as a program of `peers.work`."""
-    told = {"setting": dataclasses.asdict(setting), "count": count}
-    return {"program": "trial", "options": {**told, "together": together, "replicas": replicas}}
+def _work(
+    setting: Setting, count: int, together: bool, replicas: int = 0
+) -> tuple[list[str], dict[str, object]]:
+    """Returns the program and the work of processes that call `train`."""
+    arguments = {"setting": dataclasses.asdict(setting), "count": count}
+    arguments |= {"together": together, "replicas": replicas}
+    return calling("tfdist.benchmark.trial:train", arguments)
 
 
 def _environment(cluster: Cluster | None) -> dict[str, str]:
     """Returns the variables of a process that is a task of the cluster, or is alone."""
     # The heartbeat is this process' own.
-    own = ("TF_CONFIG", HEARTBEAT)
-    found = {name: value for name, value in os.environ.items() if name not in own}
-    found["PYTHONPATH"] = os.pathsep.join([str(_ROOT), *filter(None, [found.get("PYTHONPATH")])])
+    left_out = ("TF_CONFIG", HEARTBEAT)
+    found = {name: value for name, value in os.environ.items() if name not in left_out}
+    found["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, [found.get("PYTHONPATH")])])
     found.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     found.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
     if cluster is not None:
@@ -160,12 +165,12 @@ def _environment(cluster: Cluster | None) -> dict[str, str]:
 def train(
     setting: dict[str, Any], count: int, *, together: bool, replicas: int
 ) -> dict[str, float]:
-    """Trains as one of the processes; returns seconds a step, of them waiting, and memory.
+    """Trains as one of the processes; returns the seconds of a step and its wait, and the memory.
 
     Args:
         setting: The fields of `Setting`.
         count: Replicas of the whole run.
-        together: Whether they train one model, else each its own.
+        together: Whether they train one model, or each its own.
         replicas: Virtual CPUs of this process; 0 for one replica.
     """
     if not together:
@@ -173,7 +178,6 @@ def train(
     import tfdist
 
     cluster = tfdist.Cluster.from_environment() if together else tfdist.Cluster.local()
-
     what = Setting(**setting)
     if replicas:
         tfdist.virtual_devices(replicas)
@@ -198,7 +202,7 @@ def train(
 
 
 def _data(what: Setting, batch: int) -> tuple[Any, int, tuple[int, int, int], int]:
-    """Returns batches without end, the examples of an epoch, and images' shape and classes."""
+    """Returns endless batches, the examples of an epoch, and the images' shape and classes."""
     import numpy as np
     import tensorflow as tf
 
@@ -228,7 +232,7 @@ def make_model(name: str, shape: tuple[int, int, int], classes: int) -> keras.Mo
         classes: The number of labels.
 
     Raises:
-        ConfigError: There is no such function, or what it returns is no compiled model.
+        ConfigError: There is no such function, or it does not return a compiled model.
     """
     import keras
 
@@ -240,5 +244,5 @@ def make_model(name: str, shape: tuple[int, int, int], classes: int) -> keras.Mo
         return model
     model = call_function(_WHERE, name, input_shape=shape, classes=classes)
     if not isinstance(model, keras.Model) or not model.compiled:
-        raise ConfigError(f"{_WHERE}: {name} returns no compiled keras.Model")
+        raise ConfigError(f"{_WHERE}: {name} does not return a compiled keras.Model")
     return model

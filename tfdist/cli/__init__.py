@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import importlib
 import sys
+from collections.abc import Callable
 
 from tfdist import __version__
 from tfdist.cli.arguments import listing
@@ -52,8 +53,13 @@ def main(argv: list[str] | None = None) -> int:
         argv: the arguments after `tfdist`; those of this process by default.
     """
     args = sys.argv[1:] if argv is None else argv
+    return reporting_errors(lambda: _run(args))
+
+
+def reporting_errors(command: Callable[[], int]) -> int:
+    """Runs a command and returns its exit code; its errors are one line on stderr."""
     try:
-        code = _run(args)
+        code = command()
         if sys.stdout is not None:
             sys.stdout.flush()
         return code

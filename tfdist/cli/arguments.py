@@ -150,7 +150,7 @@ class Parser(argparse.ArgumentParser):
         Raises:
             ConfigError: always.
         """
-        command = self.prog.removeprefix("tfdist ")
+        command = self.prog.removeprefix("tfdist ").removeprefix("python -m ")
         # argparse repeats what it does not know, line breaks and all.
         line = printable(message)
         help = "" if line.endswith("?") else f"; see '{self.prog} --help'"

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import contextvars
 import os
 import time
 import weakref
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -34,6 +37,21 @@ _WHERE = "Trainer(transport)"
 _FAST = 5e8
 _TRIED_BYTES = 4 << 20
 _speeds: weakref.WeakKeyDictionary[Ring, float] = weakref.WeakKeyDictionary()
+_may_overlap = contextvars.ContextVar("may_overlap", default=True)
+
+
+@contextlib.contextmanager
+def sending_after_backward() -> Iterator[None]:
+    """Within it, rings that are chosen send gradients when the backward pass is over.
+
+    Usually they send what is ready while the rest is still computed, if the worker would wait
+    otherwise. The sums are the same: this is there to measure what the overlap brings.
+    """
+    token = _may_overlap.set(False)
+    try:
+        yield
+    finally:
+        _may_overlap.reset(token)
 
 
 def make_transport(
@@ -82,7 +100,7 @@ def make_transport(
                 _say(group, f"{RING} ({why}, in one host's memory)")
                 return RingTransport(group.ring, in_memory=True)
             _say(group, f"{RING} ({why})")
-            overlaps = _waiting_is_idle(group.ring)
+            overlaps = _may_overlap.get() and _waiting_is_idle(group.ring)
             return RingTransport(group.ring, wire_type=narrow, overlaps=overlaps)
         if wanted == RING:
             raise ConfigError(

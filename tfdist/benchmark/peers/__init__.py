@@ -1,1 +1,0 @@
-"""Times tfdist beside: TensorFlow's plain loops, Keras' and tf-keras' fit, PyTorch's DDP."""
