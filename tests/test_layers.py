@@ -17,7 +17,7 @@ PACKAGE = Path(tfdist.__file__).parent
 LAYERS = [
     {"errors", "partition"},
     {"validation", "drawing", "notebook"},
-    {"function_name", "option_fields"},
+    {"function_name", "option_fields", "collectives.transport_names"},
     {"cli.arguments", "cli.output"},  # What the flags of commands are made of.
     {"runtime"},
     {"cluster", "scaling"},

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import pytest
 
+from tfdist.collectives.transport_names import BUCKET_BYTES
 from tfdist.scaling.network import LINKS, Link
-from tfdist.scaling.prediction import BUCKET_BYTES, Model, powers_of_two
+from tfdist.scaling.prediction import Model, powers_of_two
 
 LINK = Link(1e-3, 1e6)
 

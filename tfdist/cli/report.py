@@ -6,8 +6,7 @@ import pathlib
 
 from tfdist.cli.arguments import Parser
 from tfdist.errors import EXIT_DONE, ConfigError
-from tfdist.report.draw import figures
-from tfdist.report.page import page
+from tfdist.report.page import figures, page
 from tfdist.report.run import read
 
 

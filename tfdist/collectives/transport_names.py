@@ -1,4 +1,4 @@
-"""The transports, and the types in which they send gradients, by the names that users give."""
+"""What is known of the transports without TensorFlow: their names, and how they send gradients."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ FLOAT32 = "float32"
 # The types that float32 gradients may be sent in, and the bytes of one value.
 WIRE_BYTES = {FLOAT32: 4, "bfloat16": 2, "float16": 2}
 WIRE_TYPES = (AUTO, *WIRE_BYTES)
+# Gradients that the ring sums together over connections: enough for the speed of the wire.
+BUCKET_BYTES = 16 << 20
 
 
 def narrow_type(wire_type: str) -> str | None:

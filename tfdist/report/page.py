@@ -1,12 +1,21 @@
-"""Writes runs as one page of HTML that needs nothing else."""
+"""Draws runs, and writes them as one page of HTML that needs nothing else."""
 
 from __future__ import annotations
 
 import base64
 import html
+import io
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
+from tfdist.drawing import new_figure
 from tfdist.report.run import Run
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+# Name of a figure, and the numbers that it shows.
+_BY_EPOCH = {"loss": ("loss", "val_loss"), "accuracy": ("accuracy", "val_accuracy")}
 
 _STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 1150px; padding: 0 1rem;
@@ -35,6 +44,60 @@ _COLUMNS = (
 )
 
 
+def figures(runs: Sequence[Run]) -> dict[str, bytes]:
+    """Returns the figures by name, as PNGs.
+
+    Raises:
+        ConfigError: Matplotlib is not installed.
+    """
+    found = {}
+    for name, numbers in _BY_EPOCH.items():
+        found[f"{name} by epoch"] = _figure(runs, name, numbers, by_time=False)
+        found[f"{name} by time"] = _figure(runs, name, numbers, by_time=True)
+    found["throughput"] = _figure(runs, "images/s", ("images_per_second",), by_time=False)
+    return found
+
+
+def _figure(runs: Sequence[Run], label: str, numbers: Sequence[str], *, by_time: bool) -> bytes:
+    figure = new_figure(6.2, 3.4, "report")
+    from matplotlib.ticker import MaxNLocator
+
+    axis = figure.subplots()
+    for number, run in enumerate(runs):
+        _draw(axis, run, numbers, f"C{number}", by_time=by_time)
+    axis.set_xlabel("seconds since the first start" if by_time else "epoch")
+    axis.set_ylabel(label)
+    axis.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axis.set_xlim(left=0)
+    if label == "images/s":
+        axis.set_ylim(0)
+    axis.grid(alpha=0.25)
+    if axis.get_legend_handles_labels()[1]:
+        axis.legend(frameon=False, fontsize=8)
+    output = io.BytesIO()
+    figure.savefig(output, format="png", dpi=140)
+    return output.getvalue()
+
+
+def _draw(axis: Axes, run: Run, numbers: Sequence[str], colour: str, *, by_time: bool) -> None:
+    began = run.starts[0]["time"]
+    when = {int(row["epoch"]) + 1: row["time"] - began for row in run.epochs}
+    for name in numbers:
+        epochs, values = run.values(name)
+        if not epochs:
+            continue
+        held_out = name.startswith("val_")
+        what = {"images_per_second": run.name}.get(
+            name, f"{run.name}, {'held out' if held_out else 'training'}"
+        )
+        places = [when[epoch] for epoch in epochs] if by_time else epochs
+        style = "-" if held_out or len(numbers) == 1 else ":"
+        axis.plot(places, values, style, marker=".", color=colour, label=what)
+    for restart, epoch in zip(run.starts[1:], run.restarted_in, strict=True):
+        place = restart["time"] - began if by_time else epoch
+        axis.axvline(place, color=colour, linewidth=0.8, linestyle="--", alpha=0.6)
+
+
 def page(runs: Sequence[Run], figures: Mapping[str, bytes]) -> str:
     """Returns the page.
 
@@ -58,7 +121,7 @@ def page(runs: Sequence[Run], figures: Mapping[str, bytes]) -> str:
 <div class="wide"><table><thead><tr>{heads}</tr></thead><tbody>
 {rows}
 </tbody></table></div>
-<p>Solid: held out; dotted: training. Dashed lines: the run was started again.</p>
+<p>Solid: held out; dotted: training. Dashed lines: the run was restarted.</p>
 <div class="figures">
 {drawn}
 </div></body></html>

@@ -11,12 +11,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from tfdist.collectives.transport_names import BUCKET_BYTES
 from tfdist.scaling.network import Link, ring_seconds, server_seconds
 
 # Of three passes, two are the backward one's.
 BACKWARD_FRACTION = 2 / 3
-# Gradients that tfdist's ring sums together; the last bucket has nothing left to hide behind.
-BUCKET_BYTES = 16 << 20
 
 
 @dataclass(frozen=True)
@@ -89,7 +88,10 @@ class Model:
         return ring_seconds(self.wire_bytes, workers, self.link, messages)
 
     def _last_part(self) -> float:
-        """The fraction of the communication that begins when the backward pass is over."""
+        """The fraction of the communication that begins when the backward pass is over.
+
+        The last bucket of gradients has nothing left to hide behind.
+        """
         if self.servers:
             return 0.5  # The next weights are fetched when all gradients are in.
         return min(1.0, BUCKET_BYTES / self.wire_bytes)

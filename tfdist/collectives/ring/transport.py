@@ -22,10 +22,8 @@ import tensorflow as tf
 from tfdist.collectives.ring.background import Background
 from tfdist.collectives.ring.buffers import Buffers
 from tfdist.collectives.ring.ring import ALIGNMENT, Ring
+from tfdist.collectives.transport_names import BUCKET_BYTES
 from tfdist.errors import ConfigError
-
-# Gradients that are summed together over connections: enough for the speed of the wire.
-BUCKET_BYTES = 16 << 20
 
 _Arrays = list[np.ndarray]
 
