@@ -29,7 +29,7 @@ class LinkSpeed:
 
 @contextlib.contextmanager
 def two_hosts(link: LinkSpeed) -> Iterator[list[NetworkHost]]:
-    """Makes two hosts for as long as the block runs.
+    """Makes two hosts, for the duration of the block.
 
     Raises:
         ConfigError: This user cannot make network namespaces here.

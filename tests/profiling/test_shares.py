@@ -96,7 +96,7 @@ def test_the_timeline_has_a_process_a_task(tmp_path):
 
 
 def test_a_folder_without_a_profile_is_refused(tmp_path, capsys):
-    with pytest.raises(ConfigError, match="there is no profile of any task"):
+    with pytest.raises(ConfigError, match="has no profile of any task"):
         read_all(tmp_path)
     assert main(["profile", str(tmp_path / "absent")]) == 2
     assert main(["profile", str(tmp_path)]) == 2

@@ -14,7 +14,7 @@ _PACKAGES = ("tfdist", "tensorflow", "keras", "numpy")
 
 
 def describe() -> dict[str, str]:
-    """Returns what to say beside figures: date, processor, cores, memory, system and versions."""
+    """Returns what figures depend on: date, processor, cores, memory, system and versions."""
     described = {
         "date": datetime.date.today().isoformat(),
         "processor": _field("/proc/cpuinfo", "model name") or platform.machine(),
@@ -27,7 +27,7 @@ def describe() -> dict[str, str]:
 
 
 def line(described: dict[str, str]) -> str:
-    """Returns it as one line."""
+    """Returns the description as one line."""
     return ", ".join(f"{name} {value}" for name, value in described.items())
 
 

@@ -71,7 +71,7 @@ def measure(
 
 
 def _rate(dataset: tf.data.Dataset, seconds: float) -> float:
-    """Returns elements a second of a data set without end, which TensorFlow itself counts."""
+    """Returns elements a second of an endless data set, counted inside TensorFlow."""
     import tensorflow as tf
 
     from tfdist.data.iterators import untuned
@@ -89,7 +89,7 @@ def _rate(dataset: tf.data.Dataset, seconds: float) -> float:
 
 
 def _rate_on_device(dataset: tf.data.Dataset, seconds: float) -> float:
-    """Returns batches a second that come to the device that trains."""
+    """Returns batches a second that arrive on the device that trains."""
     import tensorflow as tf
 
     from tfdist.data.iterators import iterator_of
@@ -118,11 +118,11 @@ def slowest(stages: Sequence[Stage]) -> Stage:
 
 
 def table(stages: Sequence[Stage], need: float) -> str:
-    """Lists the stages; all but the last are without those after them.
+    """Lists the stages, each together with those before it.
 
     Args:
         stages: As `measure` returns them.
-        need: Examples a second that the steps take.
+        need: Examples a second that the steps consume.
     """
     lines = [f"{'up to':>10}{'examples/s':>13}{'us each':>10}{'of the need':>13}"]
     for stage in stages:
@@ -134,7 +134,7 @@ def table(stages: Sequence[Stage], need: float) -> str:
 
 
 def verdict(stages: Sequence[Stage], need: float) -> str:
-    """Says whether the pipeline is fast enough, and what to change if not."""
+    """Returns whether the pipeline is fast enough, and what to change if not."""
     delivered = stages[-1].examples
     worst = slowest(stages)
     if delivered >= need:

@@ -28,11 +28,11 @@ class Point:
         count: The replicas.
         batch: Examples a step, of all of them.
         step: Seconds a step.
-        compute: Seconds of that in which the slowest replica computes, as measured by letting as
-            many processes train without communication.
+        compute: Seconds of it in which the slowest replica computes, measured with as many
+            processes that train without communication.
         input: Seconds of it in which the step waits for its data.
         memory: Bytes of memory of the first process.
-        examples: Examples of an epoch; 0 where there is no end to them.
+        examples: Examples of an epoch; 0 if they are endless.
     """
 
     count: int
@@ -45,7 +45,7 @@ class Point:
 
     @property
     def wire(self) -> float:
-        """Seconds of a step in which it waits for others: what is neither compute nor input."""
+        """Seconds of a step spent waiting for other replicas: neither compute nor input."""
         return max(0.0, self.step - self.compute - self.input)
 
     @property
@@ -55,7 +55,7 @@ class Point:
 
     @property
     def epoch(self) -> float:
-        """Seconds of an epoch; 0.0 where there is no end to the data."""
+        """Seconds of an epoch; 0.0 if the data is endless."""
         return self.examples / self.speed
 
     def efficiency(self, one: Point) -> float:
@@ -76,7 +76,7 @@ def default_counts() -> list[int]:
 def measure(setting: Setting, counts: Sequence[int]) -> Iterator[Point]:
     """Trains with each number of replicas, and as many processes without communication.
 
-    Each worker has as many cores as in the largest run, so that a single one is not favoured.
+    Each worker has as many cores as in the largest run, so that a single one has no advantage.
 
     Args:
         setting: What is trained.

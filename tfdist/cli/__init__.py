@@ -32,7 +32,7 @@ COMMANDS = {
     "pack": ("tfdist.cli.pack", "pack a folder of images into few files"),
     "plan": ("tfdist.cli.plan", "compute batch size, learning rate and cost"),
     "bench": ("tfdist.cli.bench", "measure speed, scaling, batches, input, collectives, losses"),
-    "profile": ("tfdist.cli.profile", "say where the time of recorded steps went"),
+    "profile": ("tfdist.cli.profile", "show where the time of recorded steps went"),
     "report": ("tfdist.cli.report", "draw one or several runs into one page"),
     "render": ("tfdist.cli.render", "write manifests for Kubernetes or Slurm"),
     "task": ("tfdist.cli.task", "run a command in srun, whose exit code srun then gives"),

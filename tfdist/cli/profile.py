@@ -1,4 +1,4 @@
-"""`tfdist profile`: say where the time of recorded steps went, and merge them into one timeline."""
+"""`tfdist profile`: shows where the time of recorded steps went, and writes a timeline."""
 
 from __future__ import annotations
 
@@ -34,7 +34,9 @@ def main(argv: list[str]) -> int:
     options = parser.parse_args(argv)
     folder = pathlib.Path(options.folder)
     if not folder.is_dir():
-        raise ConfigError(f"profile: {options.folder!r} is no folder; give that of a profile")
+        raise ConfigError(
+            f"profile: {options.folder!r} is not a folder; give the folder of a profile"
+        )
     from tfdist.profiling import shares, timeline, trace
 
     traces = trace.read_all(folder)

@@ -1,1 +1,1 @@
-"""Records what the processes of a job do in some steps, and says where the time went."""
+"""Records what the processes of a job do in some steps, and reports where the time went."""

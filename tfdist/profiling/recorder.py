@@ -19,7 +19,7 @@ class Recorder(keras.callbacks.Callback):
     Args:
         first: The first step.
         last: The last one.
-        folder: Where the tasks' folders are made.
+        folder: The folder that has a folder for each task.
         task: This task, such as `worker/0`.
     """
 
@@ -27,13 +27,13 @@ class Recorder(keras.callbacks.Callback):
         super().__init__()
         self._first, self._last = first, last
         self._folder = folder_of(folder, task)
-        self._made = 0
+        self._steps = 0
         self._span: Any = None
         self._is_on = False
 
     def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
-        """Begins to record where the step is the first one."""
-        number = self._made + 1
+        """Begins to record if the step is the first one."""
+        number = self._steps + 1
         if number == self._first:
             self._folder.mkdir(parents=True, exist_ok=True)
             tf.profiler.experimental.start(str(self._folder))
@@ -43,16 +43,16 @@ class Recorder(keras.callbacks.Callback):
             self._span.__enter__()
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
-        """Ends the recording where the step is the last one."""
-        self._made += 1
+        """Ends the recording if the step is the last one."""
+        self._steps += 1
         if self._span is not None:
             self._span.__exit__(None, None, None)
             self._span = None
-        if self._made == self._last:
+        if self._steps == self._last:
             self._stop()
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
-        """Ends the recording of a `fit` that is shorter."""
+        """Ends the recording if the `fit` ends first."""
         self._stop()
 
     def _stop(self) -> None:

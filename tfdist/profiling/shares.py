@@ -10,18 +10,18 @@ from collections.abc import Iterable, Sequence
 from tfdist.profiling.trace import NEXT, Span, Trace
 
 COMPUTE, UPDATE, WIRE, INPUT, HOST = "compute", "update", "wire", "input", "host"
-# What a moment counts for where several things run at once, the first of them.
+# If several run at once, the moment counts for the first of them.
 PARTS = (COMPUTE, UPDATE, WIRE, INPUT, HOST)
 
 # tfdist's ring is called through a function of Python; the rest are TensorFlow's own.
 _WIRE = re.compile(r"PyFunc|Collective|Nccl|_?(Host)?(Recv|Send)$|SendTensor|RecvTensor", re.ASCII)
 _UPDATE = re.compile(r"^(Resource(Sparse)?Apply|Assign)|XlaLaunch|_XlaRun|XlaRun", re.ASCII)
-# These only wait for others, which are counted themselves.
+# These only wait for others, which are counted on their own.
 _OUTER = re.compile(
     r"(PartitionedCall|^While|^If$|^StatelessWhile|^StatelessIf|^NoOp|^_Retval|^_Arg|^Identity)",
     re.ASCII,
 )
-# Work for the next steps, beside this one.
+# Work for the next steps, during this one.
 _AHEAD = "tf_data"
 
 
@@ -45,7 +45,7 @@ class Shares:
 
 
 def kind_of(span: Span) -> str | None:
-    """Returns which of `PARTS` an operation belongs to; None where it does no work of the step."""
+    """Returns which of `PARTS` an operation belongs to; None if it does no work of the step."""
     if not span.kind or _OUTER.search(span.kind):
         return None
     if span.kind == NEXT:
@@ -93,20 +93,20 @@ def shares(trace: Trace, top: int = 10) -> Shares:
 
 
 def _union(spans: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Returns intervals that overlap no more, in order."""
-    made: list[tuple[float, float]] = []
+    """Returns the same intervals, those that overlap joined, in order."""
+    joined: list[tuple[float, float]] = []
     for begin, end in sorted(spans):
-        if made and begin <= made[-1][1]:
-            made[-1] = (made[-1][0], max(made[-1][1], end))
+        if joined and begin <= joined[-1][1]:
+            joined[-1] = (joined[-1][0], max(joined[-1][1], end))
         else:
-            made.append((begin, end))
-    return made
+            joined.append((begin, end))
+    return joined
 
 
 def slowest(all_shares: Sequence[Shares]) -> str:
-    """Names the task that the others wait for; "" where no one is clearly slower.
+    """Names the task that the others wait for; "" if none is clearly slower.
 
-    In a synchronous job every step lasts as long for all: who is slow waits least on the wire.
+    In a synchronous job a step takes all tasks equally long: the slow one waits least on the wire.
     """
     if len(all_shares) < 2:
         return ""

@@ -10,7 +10,7 @@ from typing import Any
 from tfdist.profiling.shares import kind_of
 from tfdist.profiling.trace import Span, Trace
 
-# Colours that https://chromium.googlesource.com/catapult names.
+# Names of colours in https://chromium.googlesource.com/catapult.
 _COLOURS = {
     "compute": "thread_state_running",
     "update": "thread_state_runnable",
@@ -20,7 +20,7 @@ _COLOURS = {
 
 
 def write(traces: Sequence[Trace], path: pathlib.Path) -> None:
-    """Writes a timeline: a process a task, a row a thread, times since the first step began.
+    """Writes a timeline: a process for each task, a row for each thread, from the first step on.
 
     The format: https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU.
 

@@ -12,7 +12,7 @@ from tfdist.errors import ConfigError
 
 # The name of a step in a profile.
 STEP = "tfdist step"
-# What a step waits for its data in, and the type it is given here.
+# The event in which a step waits for its data, and the type given to it here.
 _GET_NEXT = "IteratorGetNextOp::DoCompute"
 NEXT = "IteratorGetNext"
 _SUFFIX = ".xplane.pb"
@@ -27,7 +27,7 @@ class Span:
 
     Attributes:
         name: The operation's name in the graph, or the step.
-        kind: The operation's type, as `MatMul`; "" where it is none.
+        kind: The operation's type, such as `MatMul`; "" if it is not an operation.
         thread: The name of its thread.
         begin: Seconds of `time.time()`.
         seconds: How long it ran.
@@ -51,7 +51,7 @@ class Trace:
 
     Attributes:
         task: The task.
-        spans: All operations, in the order of their beginnings.
+        spans: All operations, in the order in which they began.
         steps: The steps.
     """
 
@@ -61,7 +61,7 @@ class Trace:
 
 
 def folder_of(folder: pathlib.Path, task: str) -> pathlib.Path:
-    """Returns where the profile of a task is: a log directory as TensorBoard reads it."""
+    """Returns the folder of a task's profile: a log directory for TensorBoard."""
     return folder / task.replace("/", "-")
 
 
@@ -74,15 +74,17 @@ def read_all(folder: pathlib.Path) -> list[Trace]:
     traces = [_read(path) for path in sorted(folder.iterdir()) if path.is_dir()]
     found = [trace for trace in traces if trace is not None]
     if not found:
-        raise ConfigError(f"profile: there is no profile of any task in {str(folder)!r}")
+        raise ConfigError(f"profile: {str(folder)!r} has no profile of any task")
     for trace in found:
         if not trace.steps:
-            raise ConfigError(f"profile: that of {trace.task} in {str(folder)!r} has no step")
+            raise ConfigError(
+                f"profile: the profile of {trace.task} in {str(folder)!r} has no steps"
+            )
     return found
 
 
 def _read(folder: pathlib.Path) -> Trace | None:
-    """Returns the latest profile of a task; None where there is none."""
+    """Returns the latest profile of a task; None if there is none."""
     files = sorted(folder.rglob(f"*{_SUFFIX}"), key=lambda path: path.stat().st_mtime)
     if not files:
         return None
@@ -97,7 +99,7 @@ def _read(folder: pathlib.Path) -> Trace | None:
         on_host = plane.name.startswith(_HOST)
         for line in plane.lines:
             for event in line.events:
-                # Some events have arguments behind their names.
+                # Some events have arguments after their names.
                 text = plane.event_metadata[event.metadata_id].name.partition("#")[0]
                 named = _named(text, on_host=on_host)
                 if named is None:
@@ -116,7 +118,7 @@ def _read(folder: pathlib.Path) -> Trace | None:
 
 
 def _named(text: str, *, on_host: bool) -> tuple[str, str] | None:
-    """Returns the name and type of what ran; None for what is no operation."""
+    """Returns the name and type of what ran; None if it is not an operation."""
     if text.startswith(STEP):
         return STEP, ""
     if text == _GET_NEXT:

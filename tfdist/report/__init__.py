@@ -1,1 +1,1 @@
-"""Draws what training runs have written about themselves."""
+"""Draws what training runs have recorded."""

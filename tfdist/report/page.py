@@ -129,7 +129,7 @@ def page(runs: Sequence[Run], figures: Mapping[str, bytes]) -> str:
 
 
 def row(run: Run) -> list[str]:
-    """Returns a run's line of the table."""
+    """Returns a run's row of the table."""
     first, last = run.starts[0], run.epochs[-1] if run.epochs else {}
     speeds = run.values("images_per_second")[1]
     waited, trained = sum(run.values("input_seconds")[1]), sum(run.values("train_seconds")[1])

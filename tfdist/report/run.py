@@ -1,4 +1,4 @@
-"""Reads the lines that `tfdist train` writes into its output directory as it goes."""
+"""Reads the events that `tfdist train` writes into its output directory while it trains."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class Run:
 
     Attributes:
         name: Its directory's name.
-        starts: What each start of it said: its time, strategy, plan and versions.
-        epochs: What was said at the end of each epoch, in their order; of one that was trained
-            again after a restart, the latest.
+        starts: The event of each start: its time, strategy, plan and versions.
+        epochs: The event of each epoch's end, in order; the latest if an epoch was trained again
+            after a restart.
         seconds: From the first start to the end of the latest epoch.
     """
 
@@ -33,12 +33,12 @@ class Run:
 
     @property
     def restarts(self) -> int:
-        """How often it was started again."""
+        """How often it was restarted."""
         return max(0, len(self.starts) - 1)
 
     @property
     def restarted_in(self) -> list[int]:
-        """The epochs, from 1, in which it was started again."""
+        """The epochs, from 1, in which it was restarted."""
         return [int(start.get("epoch", 0)) + 1 for start in self.starts[1:]]
 
     def values(self, name: str) -> tuple[list[int], list[float]]:
@@ -58,7 +58,7 @@ def read(path: pathlib.Path) -> Run:
         path: Its output directory, or the file in it.
 
     Raises:
-        ConfigError: There is no such file, or no line of one in it.
+        ConfigError: There is no such file, or it has no start of a run.
     """
     file = path / FILE if path.is_dir() else path
     try:
@@ -72,14 +72,14 @@ def read(path: pathlib.Path) -> Run:
     starts = [event for event in events if event["event"] == "start"]
     latest = {int(event["epoch"]): event for event in events if event["event"] == "epoch"}
     if not starts:
-        raise ConfigError(f"report: {quote(str(file))} has no start of a run in it")
+        raise ConfigError(f"report: {quote(str(file))} has no start of a run")
     epochs = [latest[number] for number in sorted(latest)]
     last = max((event["time"] for event in epochs), default=starts[-1]["time"])
     return Run(file.parent.name or str(file), starts, epochs, last - starts[0]["time"])
 
 
 def _event(line: str) -> dict[str, Any] | None:
-    """Returns a line's object; None for one that was cut off, or is of something else."""
+    """Returns a line's event; None if it was cut off, or is not an event of a run."""
     try:
         event = json.loads(line)
         known = event["event"] == "start" or isinstance(event["epoch"], int)

@@ -11,7 +11,7 @@ from tfdist.errors import ConfigError
 
 ALL_REDUCE = "all_reduce"
 SOCKET = "socket"
-# The ring, in memory that the workers have in common.
+# The ring, in memory that the workers share.
 MEMORY = "memory"
 OPERATIONS = (ALL_REDUCE, "all_gather", "reduce_scatter", "broadcast", "gather", "scatter")
 # What carries them, and the operations that each has.
@@ -31,7 +31,7 @@ class Cell:
     Attributes:
         operation: One of `OPERATIONS`, or `SOCKET`.
         transport: A key of `CARRIERS`, or `SOCKET`.
-        wire_type: A key of `WIRE_BYTES`; the arrays are float32 always.
+        wire_type: A key of `WIRE_BYTES`; the arrays are always float32.
     """
 
     operation: str
@@ -53,13 +53,13 @@ def cells(
     transports: Sequence[str] = tuple(CARRIERS),
     wire_types: Sequence[str] = tuple(WIRE_BYTES),
 ) -> list[Cell]:
-    """Returns what there is of the chosen operations, transports and wire types.
+    """Returns the cells that exist of the chosen operations, transports and wire types.
 
-    Other types than float32 are those in which gradients are summed: of all-reduce only, and not in
-    memory that workers have in common, where nothing is sent.
+    In other types than float32 only gradients are sent, so they exist for all-reduce, and not in
+    memory that workers share, where nothing is sent.
 
     Raises:
-        ConfigError: There is nothing of it.
+        ConfigError: None exists.
     """
     found = [
         Cell(operation, transport, wire)
@@ -78,7 +78,7 @@ def cells(
 
 
 def missing(chosen: Sequence[Cell]) -> list[str]:
-    """Returns what the transports of the chosen cells do not have, a line each."""
+    """Returns the operations that the transports of the chosen cells lack, a line each."""
     lines = []
     for transport in dict.fromkeys(cell.transport for cell in chosen):
         lacks = [each for each in OPERATIONS if each not in CARRIERS[transport]]
@@ -91,8 +91,8 @@ def bus_factor(operation: str, workers: int) -> float:
     """Returns the ratio of bus bandwidth to algorithm bandwidth.
 
     As in nccl-tests (doc/PERFORMANCE.md): bus bandwidth is what the busiest link carries, to be
-    compared with the link's own. Sizes are those of the whole array, on all workers together for
-    all_gather, reduce_scatter, gather and scatter.
+    compared with the link's bandwidth. Sizes are those of the whole array, on all workers together
+    for all_gather, reduce_scatter, gather and scatter.
 
     Args:
         operation: One of `OPERATIONS`, or `SOCKET`.
@@ -142,11 +142,11 @@ class Row:
         return factor * sent / self.fastest
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns it ready for JSON."""
-        given = asdict(self)
+        """Returns the row, ready for JSON."""
+        fields = asdict(self)
         return (
-            given.pop("cell")
-            | given
+            fields.pop("cell")
+            | fields
             | {
                 "algorithm_bandwidth": self.algorithm_bandwidth,
                 "bus_bandwidth": self.bus_bandwidth,
@@ -155,7 +155,7 @@ class Row:
 
     @classmethod
     def from_dict(cls, saved: dict[str, Any]) -> Row:
-        """Returns what `to_dict` wrote."""
+        """Returns the row that `to_dict` returned."""
         cell = Cell(saved["operation"], saved["transport"], saved["wire_type"])
         names = ("size", "seconds", "fastest", "calls", "workers")
         return cls(cell, *(saved[name] for name in names))

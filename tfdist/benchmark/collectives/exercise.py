@@ -1,7 +1,7 @@
 """One operation of one transport at one size: its input, its call, the check of its result.
 
 The arrays are float32 and hold whole numbers which 16-bit types hold exactly, as they do the sums,
-so every result is checked for equality. (With 85 workers and more, 16-bit sums are rounded.)
+so every result is checked for equality. (With 85 or more workers, 16-bit sums are rounded.)
 """
 
 from __future__ import annotations
@@ -70,8 +70,8 @@ def of_ring(ring: Ring, cell: Cell, size: int) -> Exercise:
 
     Args:
         ring: The ring.
-        cell: The operation, over connections or in common memory, and the type on the wire.
-        size: Bytes of the whole array, about: each worker has as many of it.
+        cell: The operation, over connections or in shared memory, and the type on the wire.
+        size: Bytes of the whole array, about: it is divided evenly among the workers.
     """
     rank, workers = ring.rank, ring.size
     each = max(1, size // 4 // workers)
@@ -216,8 +216,8 @@ def uses_tensorflow(cell: Cell) -> bool:
     return cell.transport == TENSORFLOW
 
 
-def _memory(ring: Ring, count: int, in_common: bool) -> np.ndarray:
-    if in_common and ring.common is not None:
+def _memory(ring: Ring, count: int, shared: bool) -> np.ndarray:
+    if shared and ring.common is not None:
         return ring.common.allocate(4 * count).view(np.float32)
     return np.zeros(count, np.float32)
 

@@ -67,7 +67,7 @@ def links(rows: Sequence[Row]) -> dict[str, tuple[Link, float]]:
 
 
 def table(rows: Sequence[Row]) -> str:
-    """Returns times, bandwidths, the fitted links and what was not there."""
+    """Returns times, bandwidths, the fitted links and what could not be measured."""
     if not rows:
         return "nothing was measured"
     parts = [
@@ -160,7 +160,7 @@ def _matrix(
     text: Callable[[Row], str],
     last: Mapping[Cell, str] | None = None,
 ) -> str:
-    """Returns a line a cell and a column a size."""
+    """Returns a line for each cell and a column for each size."""
     cells = _by_cell(rows)
     # The sizes of other rows are rounded to whole elements for each worker.
     columns = sorted({row.size for row in cells.get(RAW, rows)})

@@ -1,7 +1,7 @@
 """Sends bytes to the next worker and receives as many from the previous one, over plain TCP.
 
-That is what each worker of a ring does, without headers, additions or another call in between: no
-ring over these connections is faster.
+Each worker of a ring does the same, plus headers, additions and other calls: no ring over these
+connections is faster.
 """
 
 from __future__ import annotations

@@ -27,10 +27,10 @@ from tfdist.errors import ConfigError, PeerError, TfdistError
 from tfdist.strategy.build import build_strategy
 
 _LEAST_CALLS, _MOST_CALLS = 3, 50
-# From so many seconds on a call is not warmed up twice, and made less often.
+# A call that takes longer, in seconds, is not warmed up twice and is repeated less often.
 _SLOW = 1.0
 _LEAST_SLOW_CALLS = 2
-_NUMBER_BYTES = 24  # Of a time as text, with what separates it from the next.
+_NUMBER_BYTES = 24  # Of a time as text, with its separator.
 
 
 class Worker:
@@ -94,15 +94,15 @@ class Worker:
 
     def _row(self, cell: Cell, exercise: Exercise, seconds: float) -> Row:
         first = self._call(cell, exercise)
-        # Decided by the chief, as each has measured another time.
+        # The chief decides, as each worker has measured a different time.
         is_slow = bool(self.group.exchange(first > _SLOW)[0])
         warm = first if is_slow else self._call(cell, exercise)
         least = _LEAST_SLOW_CALLS if is_slow else _LEAST_CALLS
         wanted = round(seconds / max(warm, 1e-9))
         calls = self.group.exchange(max(least, min(_MOST_CALLS, wanted)))[0]
         times = [self._call(cell, exercise) for _ in range(calls)]
-        told = self.group.gather(json.dumps(times).encode(), _NUMBER_BYTES * (calls + 1))
-        slowest = np.max([json.loads(data) for data in told], axis=0)
+        all_times = self.group.gather(json.dumps(times).encode(), _NUMBER_BYTES * (calls + 1))
+        slowest = np.max([json.loads(data) for data in all_times], axis=0)
         return Row(
             cell,
             exercise.size,
@@ -131,7 +131,7 @@ class Worker:
         return taken
 
     def _lost_by_socket(self) -> PeerError:
-        """Returns the error for a raw socket that broke; the ring knows who was lost."""
+        """Returns the error for a raw socket that broke; the ring knows which worker was lost."""
         try:
             self.group.exchange(0)
         except RingError as error:
@@ -153,7 +153,7 @@ def measure(
         cells: What is measured.
         sizes: Bytes of the arrays.
         seconds: How long the calls of a row are repeated, about.
-        take: Receives each row as soon as it is there.
+        take: Receives each row as soon as it has been measured.
 
     Raises:
         ConfigError: The cluster has ps tasks, or its workers cannot connect to each other.
