@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from benchmarks import accuracy, equality, growth, loss, prediction
-from benchmarks.peers import command as peers
+from benchmarks.peers import measure as peers
 from tfdist.benchmark.benchmark import run_one_of
 from tfdist.cli import reporting_errors
 

@@ -186,7 +186,7 @@ def test_late_imports_are_still_needed():
         ),
         ("tfdist.models.resnet", "from tfdist import data"),
         ("tfdist.strategy.build", "import tfdist.training.loop"),
-        ("tfdist.cli.bench", "from benchmarks.peers import command"),
+        ("tfdist.cli.bench", "from benchmarks.peers import measure"),
     ],
 )
 def test_a_fault_is_found(name, source):

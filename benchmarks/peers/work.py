@@ -26,7 +26,7 @@ class Work:
     Attributes:
         program: The name of a function of this module.
         output: Where the first task writes the seconds that the steps took.
-        model: One of `command.LENGTHS`.
+        model: One of `measure.LENGTHS`.
         optimizer: "sgd" or "adamw".
         warm_up: Steps before the clock starts.
         steps: Steps on the clock.

@@ -19,8 +19,8 @@ import pytest
 
 from tests.collectives.ring.conftest import Workers
 from tfdist.benchmark import hardware
-from tfdist.benchmark.collectives import command as collectives
-from tfdist.benchmark.collectives import report
+from tfdist.benchmark.collectives import figures
+from tfdist.benchmark.collectives import measure as collectives
 from tfdist.benchmark.collectives.cells import (
     OPERATIONS,
     RAW,
@@ -173,7 +173,7 @@ def raw_rows():
 
 
 def test_the_table_has_a_line_a_cell_and_a_column_a_size():
-    text = report.table([*raw_rows(), *rows()])
+    text = figures.table([*raw_rows(), *rows()])
     assert "median time, µs" in text and "algorithm bandwidth, GB/s" in text
     heading, raw, ring = text.splitlines()[1:4]
     assert heading.split() == ["1", "KB", "4", "KB", "16", "KB", "64", "KB"]
@@ -182,12 +182,12 @@ def test_the_table_has_a_line_a_cell_and_a_column_a_size():
     # The fastest calls, at 1 and 5 GB/s.
     assert "100 %" in text and " 20 %" in text
     assert "ring: all-reduce as by latency 50 µs and 2 GB/s, off by 0 % at most" in text
-    assert report.table([]) == "nothing was measured"
+    assert figures.table([]) == "nothing was measured"
 
 
 def test_plan_reads_the_fitted_link(tmp_path):
     path = tmp_path / "network.json"
-    path.write_text(json.dumps(report.to_dict([*raw_rows(), *rows()], hardware.describe())))
+    path.write_text(json.dumps(figures.to_dict([*raw_rows(), *rows()], hardware.describe())))
     link = read_link(str(path), "ring")
     assert link.latency == pytest.approx(LINK.latency)
     assert link.bandwidth == pytest.approx(LINK.bandwidth)
@@ -196,7 +196,7 @@ def test_plan_reads_the_fitted_link(tmp_path):
 def test_the_plot_is_a_picture(tmp_path):
     pytest.importorskip("matplotlib")
     path = tmp_path / "collectives.png"
-    report.plot([*raw_rows(), *rows()], "made", path)
+    figures.plot([*raw_rows(), *rows()], "made", path)
     assert path.read_bytes().startswith(b"\x89PNG")
 
 

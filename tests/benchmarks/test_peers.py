@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.peers import command, environments, report
+from benchmarks.peers import environments, measure, speeds
 from benchmarks.peers.contenders import COMPARISONS, Comparison, Contender
 from benchmarks.peers.slow_link import LinkSpeed, two_hosts
 from tfdist.errors import TfdistError
 
-FOLDER = Path(command.__file__).parent
+FOLDER = Path(measure.__file__).parent
 
 
 def functions(file: str) -> set[str]:
@@ -24,9 +24,9 @@ def functions(file: str) -> set[str]:
 
 def test_every_contender_has_a_program():
     for comparison in COMPARISONS:
-        assert comparison.model in command.LENGTHS
+        assert comparison.model in measure.LENGTHS
         for contender in comparison.contenders:
-            file = command._PROGRAMS.get(contender.environment, "work.py")
+            file = measure._PROGRAMS.get(contender.environment, "work.py")
             assert contender.program in functions(file), contender
 
 
@@ -68,7 +68,7 @@ MADE = Comparison(
 
 
 def test_the_table_has_medians_and_ratios_of_rounds():
-    text = report.table(MADE, {"a": [1.0, 2.0, 4.0], "b": [2.0, 3.0, 4.0]})
+    text = speeds.table(MADE, {"a": [1.0, 2.0, 4.0], "b": [2.0, 3.0, 4.0]})
     first, second = (line.split() for line in text.splitlines()[2:])
     assert first == ["a", "20", "10", "40", "1.00"]
     assert second == ["b", "30", "20", "40", "1.50"]
@@ -77,7 +77,7 @@ def test_the_table_has_medians_and_ratios_of_rounds():
 def test_the_plot_is_a_picture(tmp_path):
     pytest.importorskip("matplotlib")
     path = tmp_path / "peers.png"
-    report.plot({"made": {"a": [1.0, 2.0], "b": [2.0, 3.0]}}, [MADE], path)
+    speeds.plot({"made": {"a": [1.0, 2.0], "b": [2.0, 3.0]}}, [MADE], path)
     assert path.read_bytes().startswith(b"\x89PNG")
 
 
@@ -87,9 +87,9 @@ def test_keras_and_tfdist_are_timed_in_turn(tmp_path):
     contenders = (Contender("Keras fit", "keras_fit"), Contender("tfdist", "tfdist_fit"))
     comparison = Comparison("small", "", "small", "sgd", "steps", contenders)
     lines = []
-    speeds = command.measure(comparison, 1, tmp_path, length=command.Length(1, 3), say=lines.append)
-    assert [len(values) for values in speeds.values()] == [1, 1]
-    assert all(value > 0 for values in speeds.values() for value in values)
+    found = measure.measure(comparison, 1, tmp_path, length=measure.Length(1, 3), say=lines.append)
+    assert [len(values) for values in found.values()] == [1, 1]
+    assert all(value > 0 for values in found.values() for value in values)
     assert [line.split("  ")[1].split(":")[0] for line in lines] == ["Keras fit", "tfdist"]
 
 
@@ -97,7 +97,7 @@ def test_keras_and_tfdist_are_timed_in_turn(tmp_path):
 def test_a_run_that_fails_shows_its_last_lines(tmp_path):
     comparison = Comparison("small", "", "small", "sgd", "steps", (Contender("x", "missing"),))
     with pytest.raises(TfdistError, match="KeyError: 'missing'"):
-        command.measure(comparison, 1, tmp_path, length=command.Length(1, 1))
+        measure.measure(comparison, 1, tmp_path, length=measure.Length(1, 1))
 
 
 def test_tfdist_runs_in_the_environment_that_measures(tmp_path):
@@ -113,12 +113,12 @@ def test_an_interrupt_leaves_what_was_measured(monkeypatch, tmp_path):
         except StopIteration:
             raise KeyboardInterrupt from None
 
-    monkeypatch.setattr(command, "_seconds", run)
+    monkeypatch.setattr(measure, "_seconds", run)
     lines: list[str] = []
-    speeds = command.measure(MADE, 5, tmp_path, length=command.Length(1, 4), say=lines.append)
-    assert speeds == {"a": [4.0], "b": [2.0, 1.0]}  # The second round goes the other way.
+    found = measure.measure(MADE, 5, tmp_path, length=measure.Length(1, 4), say=lines.append)
+    assert found == {"a": [4.0], "b": [2.0, 1.0]}  # The second round goes the other way.
     assert lines[-1] == "interrupted; what was measured so far:"
-    first, second = (line.split() for line in report.table(MADE, speeds).splitlines()[2:])
+    first, second = (line.split() for line in speeds.table(MADE, found).splitlines()[2:])
     assert (first[-1], second[-1]) == ("1.00", "0.50")
     with pytest.raises(KeyboardInterrupt):
-        command.measure(MADE, 5, tmp_path, length=command.Length(1, 4))
+        measure.measure(MADE, 5, tmp_path, length=measure.Length(1, 4))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tfdist.benchmark import batch, scaling
 from tfdist.benchmark import input as pipeline
 from tfdist.benchmark.benchmark import run_one_of
-from tfdist.benchmark.collectives import command as collectives
+from tfdist.benchmark.collectives import measure as collectives
 from tfdist.errors import ConfigError
 
 BENCHMARKS = {

@@ -9,10 +9,10 @@ import functools
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from benchmarks.peers import report
 from benchmarks.peers.contenders import COMPARISONS, Comparison, Contender
 from benchmarks.peers.environments import python_of
 from benchmarks.peers.slow_link import has_delays, two_hosts
+from benchmarks.peers.speeds import plot, table
 from tfdist.benchmark.benchmark import Benchmark, Figures, say
 from tfdist.benchmark.processes import LOOPBACK, NetworkHost, started
 from tfdist.cli.arguments import Parser, count
@@ -157,9 +157,9 @@ def _measure(options: argparse.Namespace) -> Iterator[Figures]:
         measured[comparison.name] = speeds
         is_whole = sum(map(len, speeds.values())) == options.pairs * len(comparison.contenders)
         yield Figures(
-            f"\n{report.table(comparison, speeds)}\n",
+            f"\n{table(comparison, speeds)}\n",
             measured,
-            functools.partial(report.plot, measured, chosen[:number]),
+            functools.partial(plot, measured, chosen[:number]),
             is_whole,
         )
         if not is_whole:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from tfdist.benchmark import hardware
 from tfdist.benchmark.benchmark import Benchmark, Figures, say
-from tfdist.benchmark.collectives import cells, report
+from tfdist.benchmark.collectives import cells, figures
 from tfdist.benchmark.collectives.cells import Cell, Row
 from tfdist.benchmark.processes import Group, calling, started
 from tfdist.cli.arguments import Parser, count
@@ -58,7 +58,7 @@ def measure_locally(
         file = Path(folder) / "rows"
         arguments = {"cells": [astuple(cell) for cell in chosen], "sizes": list(sizes)}
         arguments |= {"seconds": seconds, "file": str(file)}
-        program, work = calling("tfdist.benchmark.collectives.command:measure_as_worker", arguments)
+        program, work = calling("tfdist.benchmark.collectives.measure:measure_as_worker", arguments)
         with started(program, work, {"worker": workers}) as group:
             read = 0
             while True:
@@ -186,16 +186,16 @@ def _measure(options: argparse.Namespace) -> Iterator[Figures]:
         rows.append(row)
         if prints:
             say(
-                f"{len(rows)}/{total}  {report.size_text(row.size)}  {row.cell}: "
+                f"{len(rows)}/{total}  {figures.size_text(row.size)}  {row.cell}: "
                 f"{duration(row.seconds)}, {row.bus_bandwidth / 1e9:.3g} GB/s"
             )
 
-    def figures() -> Figures:
+    def found() -> Figures:
         title = f"{where}, {described['processor']}, {described['date']}"
         return Figures(
-            f"\n{report.table(rows)}",
-            report.to_dict(rows, described),
-            lambda path: report.plot(rows, title, path),
+            f"\n{figures.table(rows)}",
+            figures.to_dict(rows, described),
+            lambda path: figures.plot(rows, title, path),
         )
 
     described = hardware.describe()
@@ -216,10 +216,10 @@ def _measure(options: argparse.Namespace) -> Iterator[Figures]:
             measure_locally(workers, chosen, options.sizes, options.seconds, take)
     except (KeyboardInterrupt, TfdistError):
         if prints and rows:
-            yield figures()
+            yield found()
         raise
     if prints:
-        yield figures()
+        yield found()
 
 
 BENCHMARK = Benchmark(
