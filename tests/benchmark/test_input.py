@@ -1,4 +1,4 @@
-"""What a pipeline delivers by stage, beside what steps take, and which stage is to blame."""
+"""What a pipeline delivers by stage, compared with what steps take, and which stage is slow."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is made of the times that training took with more workers, and that it is measured."""
+"""The figures of scaling and of batch sizes, from times that are given and that are measured."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the time of steps went, from spans made by hand: parts add up, and who is slow is named."""
+"""Where the time of steps went, from given spans: parts add up, and the slow task is named."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ FIRST = trace(
         span(NEXT, 0.0, 0.2),
         span("Conv2D", 0.2, 0.5),
         span("MatMul", 0.3, 0.3, "tf_Compute/2"),  # Beside the one before.
-        span("PyFunc", 0.6, 0.5),  # A tenth of a second of it beside compute.
+        span("PyFunc", 0.6, 0.5),  # A tenth of a second of it during compute.
         span("ResourceApplyKerasMomentum", 1.1, 0.1),
         span("PyFunc", 0.0, 2.0, "tf_data_private_threadpool/7"),  # Of the input, ahead.
         span("StatefulPartitionedCall", 0.0, 2.0),  # Around the others.

@@ -29,7 +29,7 @@ def write(folder, events, tail=""):
 
 @pytest.fixture
 def run(tmp_path):
-    """A run that was killed in its third epoch, in the midst of a line, and started again."""
+    """A run that was killed in its third epoch, in the middle of a line, and restarted."""
     events = [
         {**START, "time": 100.0, "epoch": 0},
         epoch(0, 110.0, loss=2.0, val_accuracy=0.2),

@@ -46,7 +46,8 @@ class Point:
     @property
     def wire(self) -> float:
         """Seconds of a step spent waiting for other replicas: neither compute nor input."""
-        return max(0.0, self.step - self.compute - self.input)
+        # In this order nothing is left over by rounding where all of a step is compute and input.
+        return max(0.0, self.step - self.input - self.compute)
 
     @property
     def speed(self) -> float:
