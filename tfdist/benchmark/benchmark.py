@@ -80,9 +80,12 @@ class Benchmark:
             KeyboardInterrupt: It was interrupted before anything was measured.
         """
         parser = Parser(f"{command} {self.name}", self.description, examples=self.examples)
+        parser.set_defaults(json=None, plot=None)
         self.add_flags(parser)
         if "json" in self.writes:
-            parser.add_argument("--json", type=output, metavar="FILE", help="also write figures")
+            parser.add_argument(
+                "--json", type=output, metavar="FILE", help="also write the figures"
+            )
         if "plot" in self.writes:
             parser.add_argument(
                 "--plot", type=picture, metavar="FILE", help="also draw them, as a PNG"
@@ -92,9 +95,9 @@ class Benchmark:
         code = EXIT_DONE
         for figures in self.measure(options):
             say(figures.text)
-            if "json" in self.writes and options.json:
+            if options.json is not None:
                 write_json(options.json, figures.json)
-            if "plot" in self.writes and options.plot and figures.plot is not None:
+            if options.plot is not None and figures.plot is not None:
                 figures.plot(options.plot)
             if not figures.is_whole:
                 code = EXIT_INTERRUPTED

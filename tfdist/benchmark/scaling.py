@@ -300,7 +300,7 @@ def _add_flags(parser: Parser) -> None:
     )
     parser.add_argument("--image-size", type=count, default=32, help="pixels (32)")
     parser.add_argument("--steps", type=count, default=12, help="steps on the clock (12)")
-    parser.add_argument("--csv", type=output, metavar="FILE", help="also write figures as CSV")
+    parser.add_argument("--csv", type=output, metavar="FILE", help="also write the figures as CSV")
 
 
 def _check(parser: Parser, options: argparse.Namespace) -> None:
