@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.chaos, pytest.mark.cluster]
 SECRET = "a secret of this job's"
 
 # Calls a port until the other side has been greeted so often, sends a wrong proof each time, and
-# says how each call has ended. The sizes are those of the ring's own first words.
+# says how each call has ended. What it sends is made as the ring makes it.
 CALLER = """
 import os, socket, sys, time
 address, port, want = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
@@ -35,9 +35,11 @@ while greeted < want and time.monotonic() < until:
     try:
         with socket.create_connection((address, port), timeout=2) as caller:
             caller.settimeout(10)
-            if len(caller.recv(32)) == 32:
+            if len(caller.recv(42)) == 42:
                 greeted += 1
-                caller.sendall(os.urandom(32) + bytes([0, 0, 0, 2, 0, 0, 0, 1, 0]) + os.urandom(32))
+                place = b"[2, 1, 0, 0]"
+                caller.sendall(b"tfdist/3 " + os.urandom(16).hex().encode() + b"\\n")
+                caller.sendall(len(place).to_bytes(4, "big") + os.urandom(32) + place)
                 believed += bool(caller.recv(1))
     except OSError:
         time.sleep(0.005)

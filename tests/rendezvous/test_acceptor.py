@@ -12,12 +12,14 @@ from tfdist.rendezvous.acceptor import Acceptor
 SOON = 30.0
 
 
-async def say_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    await reader.read()
+async def say_nothing(client: socket.socket) -> None:
+    while await asyncio.get_running_loop().sock_recv(client, 1024):
+        pass
 
 
-async def echo_line(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    writer.write(await reader.readline())
+async def echo(client: socket.socket) -> None:
+    loop = asyncio.get_running_loop()
+    await loop.sock_sendall(client, await loop.sock_recv(client, 5))
 
 
 def make_listener() -> socket.socket:
@@ -40,7 +42,7 @@ def test_no_caller_is_left_open_whenever_it_ends(turns: int) -> None:
     clients = []
 
     async def run() -> None:
-        door = Acceptor(listener, say_nothing, limit=1024, callers=8)
+        door = Acceptor(listener, say_nothing, callers=8)
         serving = asyncio.create_task(door.serve())
         await asyncio.sleep(0)
         clients.extend(socket.create_connection(listener.getsockname()) for _ in range(20))
@@ -64,11 +66,12 @@ def test_a_caller_is_answered_and_hung_up_on() -> None:
     listener = make_listener()
 
     async def run() -> bytes:
-        door = Acceptor(listener, echo_line, limit=1024, callers=2)
+        door = Acceptor(listener, echo, callers=2)
         serving = asyncio.create_task(door.serve())
         reader, writer = await asyncio.open_connection(*listener.getsockname())
-        writer.write(b"here\nmore")
+        writer.write(b"here\n")
         answer = await reader.readline()
+        assert await reader.read() == b""
         writer.close()
         serving.cancel()
         await asyncio.gather(serving, return_exceptions=True)
@@ -81,13 +84,14 @@ def test_the_oldest_caller_makes_room_unless_it_is_kept() -> None:
     listener = make_listener()
 
     async def run() -> list[bytes]:
-        async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            if await reader.readline() == b"keep\n":
+        async def answer(client: socket.socket) -> None:
+            loop = asyncio.get_running_loop()
+            if await loop.sock_recv(client, 16) == b"keep\n":
                 door.keep()
-            writer.write(b"noted\n")
-            await reader.read()
+            await loop.sock_sendall(client, b"noted\n")
+            await loop.sock_recv(client, 1)
 
-        door = Acceptor(listener, answer, limit=1024, callers=2)
+        door = Acceptor(listener, answer, callers=2)
         serving = asyncio.create_task(door.serve())
         connections = []
         for word in (b"keep\n", b"other\n", b"other\n", b"other\n"):
@@ -108,3 +112,25 @@ def test_the_oldest_caller_makes_room_unless_it_is_kept() -> None:
         return [gone]
 
     assert asyncio.run(asyncio.wait_for(run(), SOON)) == [b""]
+
+
+def test_a_detached_caller_stays_open() -> None:
+    listener = make_listener()
+    taken = []
+
+    async def take(client: socket.socket) -> None:
+        taken.append(socket.socket(fileno=client.detach()))
+
+    async def run() -> None:
+        serving = asyncio.create_task(Acceptor(listener, take, callers=2).serve())
+        reader, writer = await asyncio.open_connection(*listener.getsockname())
+        while not taken:
+            await asyncio.sleep(0.01)
+        serving.cancel()
+        await asyncio.gather(serving, return_exceptions=True)
+        with taken[0]:
+            taken[0].sendall(b"here\n")
+            assert await reader.readline() == b"here\n"
+        writer.close()
+
+    asyncio.run(asyncio.wait_for(run(), SOON))

@@ -122,7 +122,7 @@ def test_two_hosts_of_one_number(address: str) -> None:
     found = together(machines, 2.0)
     refused = [found[name] for name in ("1", "2 as 1") if isinstance(found[name], ConfigError)]
     assert len(refused) == 1
-    line = "--host-rank: there is a host 1 already at 127.0.0.1; give each its own"
+    line = "--host-rank: host 1 has come already at 127.0.0.1; give each its own number"
     assert line in str(refused[0])
 
 
@@ -136,14 +136,17 @@ def test_another_secret_is_let_in_nowhere(address: str, monkeypatch: pytest.Monk
     assert "where 127.0.0.1 came with another TFDIST_SECRET" in str(found["0"])
 
 
+GREETING = b"tfdist/3 " + b"c" * 32 + b"\n"
 NOISE = [
     b"",
     b"\n",
     b"GET / HTTP/1.1\r\n\r\n",
-    b"tfdist-hosts/1 abc\nnonsense\n",
-    b'tfdist-hosts/1 abc\n["{}", "0"]\n',
-    b"tfdist-hosts/1 abc\n[3, 4]\n",
-    b"tfdist-hosts/1 " + b"x" * 5000 + b"\n",
+    GREETING,
+    GREETING + b"nonsense" * 5,
+    GREETING + b"\0\0\0\2" + b"p" * 32 + b"{}",
+    GREETING + b"\0\0\0\6" + b"p" * 32 + b"[3, 4]",
+    GREETING + b"\xff" * 5000,
+    b"tfdist/3 " + b"x" * 5000 + b"\n",
 ]
 
 

@@ -1,19 +1,18 @@
 """Meets all other tasks before TensorFlow starts, within a deadline.
 
-TensorFlow waits for an absent peer forever, and nothing in the process can
-stop it. So the tasks meet first, on their own ports: each listens on its own
-address, asks every other task for its name, and has it prove that it knows the cluster,
-the job and the job's secret (TFDIST_SECRET), if there is one. A task that has met all
-others tells the leader (the chief, or the first task), which starts all together in two
-phases, "prepare" and "go", so that none starts TensorFlow while another gives up.
+TensorFlow waits for an absent peer forever, and nothing in the process can stop it. So the tasks
+meet first, on their own ports: each listens on its own address and reports to the leader (the
+chief, or the first task). The leader calls each task at its address in turn, and starts all
+together; until then it tells all who is missing or wrong. Every call proves that both ends know the
+cluster, the job and the job's secret (TFDIST_SECRET), if there is one.
 
-A task that comes too late, or with another cluster, is named by every task
-that is present. Only tasks with the right proof count; other connections are
-closed.
+A task that comes too late, or with another cluster, is named by every task that is present. Where
+the leader itself does not answer, each task names it, and looks for some others itself. Only tasks
+with the right proof count; other connections are closed.
 
-A worker beside ps tasks may also come when the chief and the ps have started
-TensorFlow already: it was lost and started again, and joins them. They cannot
-have started without an earlier meeting that this worker took part in.
+A worker of a job with ps tasks may also come when the chief and the ps have started TensorFlow
+already: it was lost and started again, and joins them. They cannot have started without an earlier
+meeting that this worker took part in.
 
 Timeouts are `asyncio.timeout`, never `asyncio.wait_for`: in Python 3.11 the
 latter may lose a cancellation, and the meeting would then never end.
@@ -25,25 +24,29 @@ import asyncio
 import contextlib
 import errno
 import os
+import resource
+import socket
 import threading
 import time
 from collections.abc import Callable
 
 from tfdist.cluster.cluster import Cluster
 from tfdist.rendezvous.acceptor import Acceptor
-from tfdist.rendezvous.agreement import Agreement
-from tfdist.rendezvous.faults import KINDS
-from tfdist.rendezvous.messages import MAX_BYTES, Hello, decode
+from tfdist.rendezvous.messages import Hello
 from tfdist.rendezvous.questions import Questions
-from tfdist.rendezvous.roster import Roster, draw_challenge
+from tfdist.rendezvous.roster import Roster
+from tfdist.rendezvous.signed_connection import LISTENER, SignedConnection
 from tfdist.rendezvous.sockets import listen, reason
+from tfdist.rendezvous.start_barrier import StartBarrier
 from tfdist.runtime.log import LOGGER
 from tfdist.runtime.timeouts import WAIT_SECONDS
 
 _READ_SECONDS = 5.0  # for a caller to say who it is
-_PATIENCE_SECONDS = 0.9  # beyond the deadline, for who has answered "prepare"
+_PATIENCE_SECONDS = 0.9  # beyond the deadline, for the leader's last answer
 _JOIN_SECONDS = 3.0  # for which chief and ps are in TensorFlow, before a worker joins them
-_MAX_CALLERS = 128
+_LOOK_SECONDS = 0.5
+_MAX_CALLERS = 128  # or two for each task
+_OTHER_FILES = 100  # that this process has open
 
 
 def rendezvous(cluster: Cluster, timeout: float = WAIT_SECONDS, *, job: str = "") -> None:
@@ -51,17 +54,17 @@ def rendezvous(cluster: Cluster, timeout: float = WAIT_SECONDS, *, job: str = ""
 
     Call it before TensorFlow takes the port; nothing listens on the port afterwards.
     A local task, an evaluator outside the cluster, and a task that the launcher
-    started again beside running ones (TFDIST_REJOIN=1) meet nobody. A worker that
+    started again alongside running ones (TFDIST_REJOIN=1) meet nobody. A worker that
     something else started again, such as Kubernetes, detects that by itself.
 
     Args:
-        cluster: the expected tasks, and this one.
-        timeout: seconds to wait, at most.
-        job: text that all tasks must share as well, such as a command line.
+        cluster: The expected tasks, and this one.
+        timeout: Seconds to wait, at most.
+        job: Text that all tasks must share as well, such as a command line.
 
     Raises:
-        PeerError: a task did not come, its name does not resolve, or a port is taken.
-        ConfigError: a task has another cluster, or two processes are the same task.
+        PeerError: A task did not come, its name does not resolve, or a port is taken.
+        ConfigError: A task has another cluster, or two processes are the same task.
     """
     if cluster.is_local or cluster.task.address is None:
         return
@@ -101,24 +104,33 @@ class _Meeting:
         self._roster = Roster(cluster, job)
         self._timeout = timeout
         self._deadline = deadline
-        self._agreement = Agreement(self._roster, deadline)
         self._questions = Questions(self._roster)
+        self._barrier = StartBarrier(self._roster, self._questions)
         self._acceptor: Acceptor | None = None
+        # Of a job of a chief, ps and workers, those that start without a worker that was lost.
+        peers = self._roster.peers.values()
+        self._starters = [peer for peer in peers if peer.task.type in ("chief", "ps")]
+        if {peer.task.type for peer in self._starters} != {"chief", "ps"}:
+            self._starters = []
 
     async def hold(self) -> None:
         """Runs the meeting to its end."""
-        roster, agreement = self._roster, self._agreement
-        leads = roster.name == roster.leader
-        decision = asyncio.create_task(agreement.lead() if leads else agreement.follow())
+        roster, barrier, questions = self._roster, self._barrier, self._questions
+        if roster.leads:
+            _allow_files(_OTHER_FILES + 2 * len(roster.names))
+        decision = asyncio.create_task(barrier.lead() if roster.leads else barrier.follow())
         around = [
             asyncio.create_task(self._listen()),
-            asyncio.create_task(self._questions.probe_own_address()),
-            *(asyncio.create_task(self._questions.ask_again(p)) for p in roster.peers.values()),
+            asyncio.create_task(questions.probe_own_address()),
+            asyncio.create_task(questions.ask_all()),
         ]
         try:
             while not decision.done():
                 left = self._deadline - time.monotonic()
-                if agreement.committed or (agreement.prepared and left > -_PATIENCE_SECONDS):
+                if left <= 0 and not roster.leads and roster.follows:
+                    barrier.leaves = True
+                    left += _PATIENCE_SECONDS
+                if barrier.is_committed:
                     left = max(left, 0.05)
                 if self._may_join():
                     LOGGER.info(
@@ -126,11 +138,15 @@ class _Meeting:
                         roster.name,
                     )
                     return
-                if left <= 0 or (not agreement.committed and roster.faults.stands()):
+                if left <= 0 or (not barrier.is_committed and roster.faults.stands()):
                     break
-                await asyncio.wait({decision}, timeout=min(left, 0.2))
-            if not decision.done():
-                raise roster.verdict(self._timeout)
+                await asyncio.wait({decision}, timeout=min(left, _LOOK_SECONDS))
+            if not decision.done() or barrier.has_ended:
+                error = roster.verdict(self._timeout)
+                if roster.leads:
+                    decision.cancel()
+                    await barrier.give_up()
+                raise error
             decision.result()
         finally:
             for task in (decision, *around):
@@ -154,53 +170,47 @@ class _Meeting:
                 await asyncio.sleep(0.25)
         roster.faults.clear("taken", name)
         roster.listening = True
-        self._acceptor = Acceptor(listener, self._answer, limit=MAX_BYTES, callers=_MAX_CALLERS)
+        callers = max(_MAX_CALLERS, 2 * len(roster.names))
+        self._acceptor = Acceptor(listener, self._answer, callers=callers)
         await self._acceptor.serve()
 
-    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        # An error here: the caller has gone, is too slow or says too much.
-        with contextlib.suppress(OSError, ValueError, TimeoutError):
-            async with asyncio.timeout(_READ_SECONDS):
-                first = decode(await reader.readline(), KINDS)
-                if first is None:
-                    return
-                challenge, roster = draw_challenge(), self._roster
-                own = roster.hello("hello", challenge)
-                writer.write(own.signed(roster.key, "answerer", first.challenge).encode())
-                await writer.drain()
-                hello = decode(await reader.readline(), KINDS)
-            if hello is None or hello.challenge != first.challenge or hello.task != first.task:
-                return
-            if hello.is_proven(roster.key, "caller", challenge):
-                await self._receive(hello, reader, writer)
-            elif hello.task in roster.peers:
-                roster.strangers.add(hello.task)
-
-    async def _receive(
-        self, hello: Hello, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-    ) -> None:
-        """Takes what a task of this job says."""
+    async def _answer(self, client: socket.socket) -> None:
         roster = self._roster
-        if hello.task == roster.name:
-            if hello.nonce != roster.nonce:
-                roster.see_duplicate()
-            return
-        peer = roster.peers.get(hello.task)
-        if peer is None:
-            return
-        roster.take_notes(peer, hello)
-        if hello.kind == "ready" and roster.name == roster.leader:
-            if self._acceptor is not None:
-                self._acceptor.keep()
-            await self._agreement.hear_member(hello.task, reader, writer)
+        # An error here: the caller has gone, is too slow or says what no task says.
+        with contextlib.suppress(OSError, ValueError, TimeoutError):
+            connection = SignedConnection(client, roster.key, LISTENER)
+            async with asyncio.timeout(_READ_SECONDS):
+                await connection.greet()
+                content, is_proven = await connection.receive()
+                hello = Hello.decode(content)
+                if hello is None:
+                    return
+                await connection.send(roster.hello().encode())
+            if not is_proven:
+                if hello.task in roster.peers:
+                    roster.strangers.add(hello.task)
+            elif hello.task == roster.name:
+                if hello.nonce != roster.nonce:
+                    roster.see_duplicate(roster.name)
+            elif hello.reports and roster.leads and hello.task in roster.peers:
+                if self._acceptor is not None:
+                    self._acceptor.keep()
+                await self._barrier.hear_member(hello, connection)
 
     def _may_join(self) -> bool:
         """Returns whether this is a worker whose chief and ps have started without it."""
         roster = self._roster
-        needed = [p for p in roster.peers.values() if p.task.type in ("chief", "ps")]
-        if roster.me.type != "worker" or {p.task.type for p in needed} != {"chief", "ps"}:
+        if roster.me.type != "worker" or not self._starters:
             return False
-        since = [p.running_since for p in needed]
+        since = [peer.running_since for peer in self._starters]
         now = time.monotonic()
         running = all(start is not None and now - start > _JOIN_SECONDS for start in since)
         return running and roster.listening and not roster.faults
+
+
+def _allow_files(needed: int) -> None:
+    """Raises this process' limit of open files where so many callers need it, as far as it may."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < needed:
+        most = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))

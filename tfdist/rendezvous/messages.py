@@ -1,117 +1,120 @@
-"""Writes and reads the messages that tasks exchange while they meet: lines of JSON.
+"""What tasks tell each other while they meet, and its reading.
 
-A message may come from anyone on the network, so reading checks every field
-and limits every size, and rejects everything else. What a task says counts where
-it is proven: by an HMAC, under the key that the tasks of a job have in common, of all
-that is said and of both sides' challenges, which are drawn for one connection. The
-caller says its name, the other one answers with its own and its proof, and the caller
-says all once more with its proof.
+A message may come from anyone on the network, so reading checks every field and rejects everything
+else. What a task says counts where the connection has proven it (`signed_connection`).
 """
 
 from __future__ import annotations
 
-import dataclasses
-import hashlib
-import hmac
-import json
 import re
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
-MAX_BYTES = 8192
-_PREFIX = b"tfdist-meet/2 "
-_PROOF = re.compile(r"[0-9a-f]{64}")
-_CHALLENGE = re.compile(r"[0-9a-f]{32}")
-NO_PROOF = "0" * 64
+from tfdist.validation import printable
+
+# The most serious first. Starting again does not help against the hopeless ones.
+HOPELESS = ("duplicate", "foreign", "misplaced")
+FAULTS = (*HOPELESS, "taken")
+MISSING = "missing"
+MAX_PROBLEMS = 8
+
+WAIT, LEAVE, GO, END = "wait", "leave", "go", "end"
+
 _NONCE = re.compile(r"[0-9a-f]{16}")
 _TASK = re.compile(r"(chief|worker|ps|evaluator)/[0-9]{1,6}", re.ASCII)
-_KINDS = ("hello", "ready")
-_MAX_NOTES = 32
+_MAX_TEXT = 400
 
 
-@dataclass(frozen=True)
-class Hello:
-    """The name of the sender, and the faults that it sees.
+class Problem(NamedTuple):
+    """Something that keeps the tasks from starting.
 
     Attributes:
-        kind: "hello", or "ready" to ask the leader for the start.
-        task: the sender, such as `worker/0`.
-        nonce: distinguishes two processes that claim to be one task.
-        challenge: what the other side's proof must cover.
-        proof: that the sender has the key; `NO_PROOF` in a caller's first message.
-        faults: pairs of kind of fault and task that the sender saw itself.
-        missing: the tasks that it does not reach.
+        kind: One of `FAULTS`, or `MISSING`.
+        task: The task that has it.
+        text: What it is, as a clause.
     """
 
     kind: str
     task: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Hello:
+    """The name of the sender.
+
+    Attributes:
+        task: The sender, such as `worker/0`.
+        nonce: Distinguishes two processes that claim to be one task.
+        reports: Whether it calls to report to the leader, and not only to ask for a name.
+    """
+
+    task: str
     nonce: str
-    challenge: str
-    proof: str = NO_PROOF
-    faults: tuple[tuple[str, str], ...] = ()
-    missing: tuple[str, ...] = ()
+    reports: bool = False
 
-    def encode(self) -> bytes:
-        """Returns the line to send."""
-        fields = [
-            self.kind,
-            self.task,
-            self.nonce,
-            self.challenge,
-            self.proof,
-            self.faults[:_MAX_NOTES],
-            self.missing[:_MAX_NOTES],
-        ]
-        return _PREFIX + json.dumps(fields).encode() + b"\n"
+    def encode(self) -> list[Any]:
+        """Returns the message to send."""
+        return [self.task, self.nonce, self.reports]
 
-    def signed(self, key: bytes, side: str, other: str) -> Hello:
-        """Returns the message with its proof.
+    @classmethod
+    def decode(cls, message: Any) -> Hello | None:
+        """Returns what was sent, or None if it is not a hello."""
+        if not isinstance(message, list) or len(message) != 3:
+            return None
+        task, nonce, reports = message
+        if not (isinstance(task, str) and isinstance(nonce, str) and isinstance(reports, bool)):
+            return None
+        return cls(*message) if _TASK.fullmatch(task) and _NONCE.fullmatch(nonce) else None
 
-        Args:
-            key: the key of the tasks of one job.
-            side: "caller" or "answerer", which of the two the sender is.
-            other: the other side's challenge.
+
+@dataclass(frozen=True)
+class Status:
+    """What a task reports to the leader, again and again, and what the leader answers.
+
+    Attributes:
+        state: `WAIT`, or `LEAVE` of a task whose time is over: it asks whether it may give up. Of
+            the leader `WAIT`, `GO` to start, or `END` where a task may give up or the leader does.
+        problems: What is wrong with the task itself; of the leader, what keeps the tasks from
+            starting, the most serious first.
+        more: How many problems there are beyond those that are sent.
+    """
+
+    state: str
+    problems: tuple[Problem, ...] = ()
+    more: int = 0
+
+    def encode(self) -> list[Any]:
+        """Returns the message to send."""
+        more = self.more + max(0, len(self.problems) - MAX_PROBLEMS)
+        return [self.state, self.problems[:MAX_PROBLEMS], more]
+
+    @classmethod
+    def decode(cls, message: Any) -> Status:
+        """Returns what was sent.
+
+        Raises:
+            ValueError: It is not a status.
         """
-        return dataclasses.replace(self, proof=self._proof(key, side, other))
+        try:
+            state, problems, more = message
+            found = tuple(Problem(*problem) for problem in problems)
+        except (TypeError, ValueError):
+            raise ValueError("not a list of fields") from None
+        if state not in (WAIT, LEAVE, GO, END) or len(found) > MAX_PROBLEMS:
+            raise ValueError("not a status")
+        if not isinstance(more, int) or not 0 <= more < 10**6:
+            raise ValueError("not a number of problems")
+        return cls(state, tuple(map(_checked, found)), more)
 
-    def is_proven(self, key: bytes, side: str, other: str) -> bool:
-        """Returns whether the sender has the key; for the arguments see `signed`."""
-        return hmac.compare_digest(self.proof, self._proof(key, side, other))
 
-    def _proof(self, key: bytes, side: str, other: str) -> str:
-        said = dataclasses.replace(self, proof=NO_PROOF).encode()
-        return hmac.new(key, f"{side} {other} ".encode() + said, hashlib.sha256).hexdigest()
-
-
-def decode(line: bytes, fault_kinds: tuple[str, ...]) -> Hello | None:
-    """Returns the message in `line`, or None if it is not one."""
-    if not line.startswith(_PREFIX) or not line.endswith(b"\n") or len(line) > MAX_BYTES:
-        return None
-    try:
-        fields = json.loads(line[len(_PREFIX) :])
-    except (ValueError, RecursionError):
-        return None
-    if not isinstance(fields, list) or len(fields) != 7:
-        return None
-    kind, task, nonce, challenge, proof, faults, missing = fields
-    if kind not in _KINDS or not all(isinstance(x, str) for x in (task, nonce, challenge, proof)):
-        return None
-    if not (_TASK.fullmatch(task) and _NONCE.fullmatch(nonce)):
-        return None
-    if not (_CHALLENGE.fullmatch(challenge) and _PROOF.fullmatch(proof)):
-        return None
-    if not isinstance(faults, list) or not isinstance(missing, list):
-        return None
-    if len(faults) > _MAX_NOTES or len(missing) > _MAX_NOTES:
-        return None
-    for fault in faults:
-        if not isinstance(fault, list) or len(fault) != 2 or fault[0] not in fault_kinds:
-            return None
-        if not isinstance(fault[1], str) or not _TASK.fullmatch(fault[1]):
-            return None
-    if not all(isinstance(name, str) and _TASK.fullmatch(name) for name in missing):
-        return None
-    notes = tuple((k, t) for k, t in faults)
-    return Hello(kind, task, nonce, challenge, proof, notes, tuple(missing))
+def _checked(problem: Problem) -> Problem:
+    kind, task, text = problem
+    if kind not in (*FAULTS, MISSING) or not isinstance(task, str) or not isinstance(text, str):
+        raise ValueError("not a problem")
+    if not _TASK.fullmatch(task):
+        raise ValueError("not the problem of a task")
+    return Problem(kind, task, printable(text[:_MAX_TEXT]))
 
 
 def is_http2(data: bytes) -> bool:

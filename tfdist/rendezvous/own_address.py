@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import secrets
 import socket
 
@@ -91,9 +90,8 @@ async def _is_answered_here(host: str, port: int, places: list[Endpoint]) -> boo
         answering = asyncio.create_task(_hear(listener, word))
         try:
             async with asyncio.timeout(_SECONDS):
-                _, writer = await connect(places, _BYTES)
-                with contextlib.closing(writer):
-                    writer.write(word)
+                with await connect(places) as caller:
+                    await asyncio.get_running_loop().sock_sendall(caller, word)
                     await answering
             return True
         except (OSError, TimeoutError):

@@ -1,34 +1,21 @@
-"""Keeps the list of tasks in a meeting, with the state and the faults of each."""
+"""Keeps the list of tasks in a meeting, with the state and the problems of each."""
 
 from __future__ import annotations
 
-import hashlib
 import secrets
+import time
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from tfdist.cluster.cluster import Cluster, Task
 from tfdist.cluster.secret import job_secret
 from tfdist.errors import ConfigError, PeerError, TfdistError
-from tfdist.rendezvous.faults import HOPELESS, KINDS, Faults
-from tfdist.rendezvous.messages import Hello, decode
-from tfdist.rendezvous.sockets import Connection, Endpoint
+from tfdist.rendezvous.faults import Faults
+from tfdist.rendezvous.messages import HOPELESS, MAX_PROBLEMS, MISSING, Hello, Problem, Status
+from tfdist.rendezvous.signed_connection import derive_key
+from tfdist.rendezvous.sockets import Endpoint
 
-_MAX_NAMED = 8
-
-
-class Introduction(NamedTuple):
-    """What came of saying one's name to somebody.
-
-    Attributes:
-        line: What the other one answered, in bytes; empty where it did not.
-        hello: The same as a message, None where it is none.
-        is_proven: Whether the other one has the key of this job.
-    """
-
-    line: bytes
-    hello: Hello | None = None
-    is_proven: bool = False
+# For which the leader's last words count after it has gone: it may have given up just before.
+_HEARD_SECONDS = 5.0
 
 
 @dataclass
@@ -37,19 +24,21 @@ class Peer:
 
     Attributes:
         task: The task.
-        met: Whether it answered with the expected name.
-        problem: The problem, where it has not.
-        missing: The tasks that it does not reach.
+        met: Whether it answered at its address with the expected name.
+        reports: The nonces of the processes that report to this task, its leader, as this task.
+        problem: The problem at its address; empty where it was not asked.
         endpoints: The addresses that its name resolved to.
+        away: Whether something at its address, or of its name, says that it is not there.
         silent: Whether nothing there answered in time; the name may stand for another place now.
         running_since: The time, in seconds, since which TensorFlow listens on its port.
     """
 
     task: Task
     met: bool = False
-    problem: str = "has not answered"
-    missing: tuple[str, ...] = ()
+    reports: set[str] = field(default_factory=set)
+    problem: str = ""
     endpoints: list[Endpoint] = field(default_factory=list)
+    away: bool = False
     silent: bool = False
     running_since: float | None = None
 
@@ -60,97 +49,112 @@ class Roster:
     Args:
         cluster: The expected tasks, and this one.
         job: Text that all tasks must share.
+
+    Attributes:
+        leader: The name of the task that all others report to: the first one.
+        follows: Whether this task reports to the leader at the moment.
     """
 
     def __init__(self, cluster: Cluster, job: str) -> None:
+        tasks = cluster.tasks
         self.me = cluster.task
         self.name = str(cluster.task)
-        self.names = [str(task) for task in cluster.tasks]
+        self.names = [str(task) for task in tasks]
         self.leader = self.names[0]
-        self.peers = {str(t): Peer(t) for t in cluster.tasks if t != cluster.task}
+        self.leads = self.name == self.leader
+        self.peers = {str(task): Peer(task) for task in tasks if task != cluster.task}
         # Whoever knows cluster and flags could make the key, but for a secret.
-        text = f"{cluster.fingerprint()}\n{job}\n".encode(errors="surrogateescape")
-        self.key = hashlib.sha256(text + job_secret()).digest()
+        text = f"{cluster.fingerprint()}\n{job}".encode(errors="surrogateescape")
+        self.key = derive_key("meeting", text, job_secret())
         self.nonce = secrets.token_hex(8)
-        self.faults = Faults(self.names)
+        self.faults = Faults()
         self.strangers: set[str] = set()  # tasks that callers without the key claim to be
         self.listening = False
+        self.follows = False
+        self._heard = Status("")
+        self._heard_at = float("-inf")
 
-    def ready(self) -> bool:
-        """Returns whether all tasks are there without a fault."""
-        met = all(peer.met for peer in self.peers.values())
-        return self.listening and met and not self.faults
+    def is_complete(self) -> bool:
+        """Returns whether all tasks are there and have reported, without a fault."""
+        arrived = all(peer.met and len(peer.reports) == 1 for peer in self.peers.values())
+        return self.listening and arrived and not self.faults
 
-    def hello(self, kind: str, challenge: str) -> Hello:
-        """Returns the message with this task's name and the faults it sees."""
-        missing = tuple(name for name, peer in self.peers.items() if not peer.met)
-        faults = self.faults.own()
-        return Hello(kind, self.name, self.nonce, challenge, faults=faults, missing=missing)
+    def hello(self, *, reports: bool = False) -> Hello:
+        """Returns the message with this task's name."""
+        return Hello(self.name, self.nonce, reports)
 
-    async def introduce(self, connection: Connection, kind: str) -> Introduction:
-        """Says this task's name, takes the answer, and proves that this task has the key."""
-        reader, writer = connection
-        challenge = draw_challenge()
-        try:
-            writer.write(Hello("hello", self.name, self.nonce, challenge).encode())
-            line = await reader.readline()
-            hello = decode(line, KINDS)
-            if hello is None:
-                return Introduction(line)
-            own = self.hello(kind, challenge).signed(self.key, "caller", hello.challenge)
-            writer.write(own.encode())
-            proven = hello.is_proven(self.key, "answerer", challenge)
-            return Introduction(line, hello, proven)
-        except (OSError, ValueError):
-            return Introduction(b"")
-        except BaseException:
-            writer.transport.abort()
-            raise
+    def hear(self, answer: Status) -> None:
+        """Records what the leader says is wrong."""
+        self._heard, self._heard_at = answer, time.monotonic()
 
-    def take_notes(self, peer: Peer, hello: Hello) -> None:
-        """Records the faults and missing tasks that a peer sees."""
-        peer.missing = hello.missing
-        self.faults.hear(hello)
+    def see_duplicate(self, name: str) -> None:
+        """Notes that two processes claim to be one task."""
+        self.faults.see("duplicate", name, f"two processes are {name}")
 
-    def see_duplicate(self) -> None:
-        """Notes that another process claims to be this task."""
-        self.faults.see("duplicate", self.name, f"two processes are {self.name}")
+    def own_problems(self) -> tuple[Problem, ...]:
+        """Returns what this task sees to be wrong with itself."""
+        return tuple(p for p in self.faults.gravest().values() if p.task == self.name)
+
+    def answer(self, state: str) -> Status:
+        """Returns the leader's answer to a report."""
+        return Status(state, tuple(self._problems()))
+
+    def is_hopeless(self) -> bool:
+        """Returns whether starting again would not help."""
+        return any(problem.kind in HOPELESS for problem in self._problems())
 
     def verdict(self, timeout: float) -> TfdistError:
-        """Returns the error that names all faults, in one line.
+        """Returns the error that names all problems, in one line.
 
         Args:
             timeout: The time limit of the meeting, in seconds.
         """
-        faults = self.faults.gravest()
-        problems = {name: text for name, (_, text) in faults.items()}
-        hopeless = any(kind in HOPELESS for kind, _ in faults.values())
-        for name, peer in self.peers.items():
-            if name in problems or peer.met:
-                continue
-            problem = peer.problem
-            if name in self.strangers:
-                # Whoever called may be a stranger, or an old task that is about to end.
-                problem += ", and one of another cluster, job or secret called in its name"
-            problems[name] = f"{name} at {peer.task.address} {problem}"
-        for name, peer in self.peers.items():
-            if not problems and peer.missing:
-                problems[name] = f"{name} does not reach {', '.join(peer.missing[:_MAX_NAMED])}"
-        if not problems:
-            problems[""] = "all are there, but the start was not agreed in time"
-        named = [problems[name] for name in sorted(problems, key=self._order)]
-        if len(named) > _MAX_NAMED:
-            named[_MAX_NAMED:] = [f"and {len(named) - _MAX_NAMED} more"]
-        text = f"rendezvous: {self.name} gave up after {timeout:g} s: {'; '.join(named)}"
-        if hopeless:
-            text = text.replace(f" after {timeout:g} s", "", 1)
-            return ConfigError(f"{text}; give every task the same cluster and an index of its own")
-        return PeerError(f"{text}; start the missing tasks, or wait longer")
+        problems = self._problems()
+        named = [problem.text for problem in problems[:MAX_PROBLEMS]]
+        more = len(problems) - len(named) + (0 if self._leader_is_gone() else self._heard.more)
+        if more:
+            named.append(f"and {more} more")
+        if not named:
+            named = ["all are there, but the start was not agreed in time"]
+        start, end = f"rendezvous: {self.name} gave up", "; ".join(named)
+        if self.is_hopeless():
+            advice = "give every task the same cluster and its own index"
+            return ConfigError(f"{start}: {end}; {advice}")
+        advice = "start the missing tasks, or wait longer"
+        return PeerError(f"{start} after {timeout:g} s: {end}; {advice}")
 
-    def _order(self, name: str) -> int:
-        return self.names.index(name) if name in self.names else len(self.names)
+    def _leader_is_gone(self) -> bool:
+        return not self.follows and time.monotonic() - self._heard_at > _HEARD_SECONDS
 
+    def _problems(self) -> list[Problem]:
+        """Returns what keeps the tasks from starting, the hopeless first, in the cluster's order.
 
-def draw_challenge() -> str:
-    """Returns a challenge for one connection."""
-    return secrets.token_hex(16)
+        What the leader says counts where it is there; a task looks for the others itself else.
+        """
+        found = self.faults.gravest()
+        if not self.leads and not self._leader_is_gone():
+            for problem in self._heard.problems:
+                found.setdefault(problem.task, problem)
+        else:
+            for name, peer in self.peers.items():
+                text = self._missing(name, peer)
+                if text:
+                    found.setdefault(name, Problem(MISSING, name, text))
+        place = {name: number for number, name in enumerate(self.names)}
+        return sorted(
+            found.values(),
+            key=lambda problem: (problem.kind not in HOPELESS, place.get(problem.task, 0)),
+        )
+
+    def _missing(self, name: str, peer: Peer) -> str:
+        """Returns what a task has not done; "" where it has, or where this one need not know."""
+        if peer.met:
+            expects = self.leads and self.listening
+            return f"{name} does not reach {self.name}" if expects and not peer.reports else ""
+        if not peer.problem and not self.leads and name != self.leader:
+            return ""
+        text = f"{name} at {peer.task.address} {peer.problem or 'has not answered'}"
+        if name in self.strangers:
+            # Whoever called may be a stranger, or an old task that is about to end.
+            text += ", and one of another cluster, job or secret called in its name"
+        return text

@@ -9,6 +9,7 @@ import ipaddress
 import os
 import socket
 import threading
+from collections.abc import Callable
 from typing import Any
 
 # Family and socket address, as `getaddrinfo` has them.
@@ -19,11 +20,11 @@ async def resolve(host: str, port: int) -> list[Endpoint]:
     """Returns the addresses of `host`.
 
     A name server that does not answer can hold `getaddrinfo` for minutes, and
-    asyncio's own thread pool would wait for it at the end, so each call has a
+    asyncio's own thread pool would wait for it at the end, so each call has its own
     daemon thread.
 
     Raises:
-        OSError: the name does not resolve.
+        OSError: The name does not resolve.
     """
     with contextlib.suppress(ValueError):
         family = socket.AF_INET if ipaddress.ip_address(host).version == 4 else socket.AF_INET6
@@ -63,7 +64,7 @@ async def listen(host: str, port: int) -> socket.socket:
     In a container the host's name may stand for an address outside it.
 
     Raises:
-        OSError: the port is taken, or may not be used.
+        OSError: The port is taken, or may not be used.
     """
     try:
         async with asyncio.timeout(2.0):
@@ -88,18 +89,24 @@ def _bind(place: Endpoint) -> socket.socket:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.setblocking(False)
         listener.bind(address)
-        listener.listen(128)
+        listener.listen(1024)
     except BaseException:
         listener.close()
         raise
     return listener
 
 
-async def connect(places: list[Endpoint], limit: int) -> Connection:
-    """Connects to the first address that answers.
+async def connect(
+    places: list[Endpoint], prepare: Callable[[socket.socket], None] | None = None
+) -> socket.socket:
+    """Connects to the first address that answers; returns a socket that does not block.
+
+    Args:
+        places: The addresses.
+        prepare: Sets options that must be set before a socket is connected.
 
     Raises:
-        OSError: none does.
+        OSError: None does.
     """
     loop = asyncio.get_running_loop()
     failure = OSError("no address")
@@ -107,12 +114,14 @@ async def connect(places: list[Endpoint], limit: int) -> Connection:
         client = socket.socket(family, socket.SOCK_STREAM)
         try:
             client.setblocking(False)
+            if prepare is not None:
+                prepare(client)
             await loop.sock_connect(client, address)
             # Towards a free local port the kernel may pick that very port as
             # ours and connect the socket to itself.
             if client.getsockname() == client.getpeername():
                 raise ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused")
-            return await asyncio.open_connection(sock=client, limit=limit)
+            return client
         except OSError as error:
             client.close()
             failure = error
@@ -120,9 +129,6 @@ async def connect(places: list[Endpoint], limit: int) -> Connection:
             client.close()
             raise
     raise failure
-
-
-Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 def reason(error: OSError) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import socket
@@ -18,6 +19,13 @@ from tfdist.collectives.ring import connections
 from tfdist.collectives.ring.connections import connect, listen
 from tfdist.collectives.ring.ring import Ring
 from tfdist.errors import ConfigError
+from tfdist.rendezvous import sockets
+from tfdist.rendezvous.signed_connection import (
+    CALLER,
+    GREETING_BYTES,
+    SignedConnection,
+    derive_key,
+)
 
 SECRET = b"s" * 32
 
@@ -80,8 +88,15 @@ def test_whoever_does_not_know_the_secret_stays_out(monkeypatch):
 
 @pytest.mark.parametrize(
     "said",
-    [b"", b"GET / HTTP/1.1\r\n\r\n", bytes(73), os.urandom(73), os.urandom(100_000)],
-    ids=["nothing", "http", "zeros", "noise", "much noise"],
+    [
+        b"",
+        b"GET / HTTP/1.1\r\n\r\n",
+        bytes(73),
+        os.urandom(73),
+        os.urandom(100_000),
+        b"tfdist/3 " + b"c" * 32 + b"\n" + bytes(3) + b"\x0c" + os.urandom(32) + b"[3, 2, 0, 0]",
+    ],
+    ids=["nothing", "http", "zeros", "noise", "much noise", "a wrong proof"],
 )
 def test_strangers_do_not_get_in_nor_in_the_way(said):
     calls = []
@@ -100,34 +115,56 @@ def test_strangers_do_not_get_in_nor_in_the_way(said):
 
 
 def test_an_answer_cannot_be_used_again():
-    """The nonce is new for each caller."""
-    listener = listen("127.0.0.1")
-    nonces = set()
-    with ThreadPoolExecutor(1) as pool:
-        accepting = pool.submit(connections._accept, 0, 2, listener, SECRET, time.monotonic() + 1.0)
+    """The challenge is new for each caller."""
+    challenges = set()
+
+    def listen_to(ports):
         for _ in range(3):
-            with socket.create_connection(listener.getsockname()) as call:
+            with socket.create_connection(("127.0.0.1", ports[0])) as call:
                 call.settimeout(5)
-                nonces.add(call.recv(32))
-        with pytest.raises(TimeoutError):
-            accepting.result()
-    listener.close()
-    assert len(nonces) == 3
+                challenges.add(call.recv(GREETING_BYTES))
+
+    with ThreadPoolExecutor(1) as pool:
+        calls = []
+        close(join_all(2, before=lambda ports: calls.append(pool.submit(listen_to, ports))))
+        calls[0].result()
+    assert len(challenges) == 3
 
 
-def test_a_proof_is_of_one_place_only():
-    hand = connections._Handshake(SECRET, 3, 0, 1)
-    proofs = {
-        hand.proof(b"caller", 0, b"a" * 32, b"b" * 32),
-        hand.proof(b"listener", 0, b"a" * 32, b"b" * 32),
-        hand.proof(b"caller", 1, b"a" * 32, b"b" * 32),
-        hand.proof(b"caller", 0, b"b" * 32, b"a" * 32),
-        connections._Handshake(SECRET, 4, 0, 1).proof(b"caller", 0, b"a" * 32, b"b" * 32),
-        connections._Handshake(SECRET, 3, 1, 1).proof(b"caller", 0, b"a" * 32, b"b" * 32),
-        connections._Handshake(SECRET, 3, 0, 2).proof(b"caller", 0, b"a" * 32, b"b" * 32),
-        connections._Handshake(b"t" * 32, 3, 0, 1).proof(b"caller", 0, b"a" * 32, b"b" * 32),
-    }
-    assert len(proofs) == 8
+@pytest.mark.parametrize(
+    ("place", "secret", "is_taken"),
+    [
+        ([3, 2, 0, 0], SECRET, True),
+        ([3, 2, 0, 1], SECRET, True),
+        ([3, 2, 0, 0], b"t" * 32, False),
+        ([4, 2, 0, 0], SECRET, False),
+        ([3, 1, 0, 0], SECRET, False),
+        ([3, 2, 1, 0], SECRET, False),
+        ([3, 2, 0, 2], SECRET, False),
+        ([3, 2, 0], SECRET, False),
+        ("welcome", SECRET, False),
+    ],
+)
+def test_a_proof_is_of_one_place_only(place, secret, is_taken):
+    async def call(port):
+        client = await sockets.connect([(socket.AF_INET, ("127.0.0.1", port))])
+        with client:
+            connection = SignedConnection(client, derive_key("ring", secret), CALLER)
+            await connection.greet()
+            await connection.send(place)
+            try:
+                return await connection.receive_proven() == "welcome"
+            except ConnectionError:
+                return False
+
+    listener, following = listen("127.0.0.1"), listen("127.0.0.1")
+    with listener, following, ThreadPoolExecutor(1) as pool:
+        neighbour = following.getsockname()
+        joining = pool.submit(connect, 0, 3, listener, neighbour, SECRET, seconds=1.5)
+        called = asyncio.run(asyncio.wait_for(call(listener.getsockname()[1]), 30))
+        with pytest.raises(OSError, match="worker 2 did not call in time"):
+            joining.result()
+    assert called is is_taken
 
 
 def test_a_flood_of_strangers_does_not_keep_the_neighbour_out():

@@ -1,10 +1,9 @@
 """Connects the workers of a ring, and authenticates every connection with a shared secret.
 
 A worker listens for the previous one and calls the next one, twice: a connection for data and one
-for news. A caller receives a nonce at once, and has a few seconds to answer with its own nonce and
-an HMAC of both under the secret that the workers share; the listener proves itself likewise.
-The place in the ring is part of the proof. A stranger's answer is compared with the expected one,
-and nothing more is read from it.
+for news. Both ends prove that they have the secret that the workers share (`signed_connection`),
+and the caller says which place in the ring it calls from and to. A stranger's message is compared
+with the expected one, and nothing more is read from it.
 """
 
 from __future__ import annotations
@@ -12,24 +11,20 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextlib
-import hashlib
-import hmac
 import os
-import secrets
-import selectors
 import socket
-import struct
-import time
 from collections.abc import Coroutine, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from tfdist.errors import ConfigError
 from tfdist.rendezvous import sockets
+from tfdist.rendezvous.acceptor import Acceptor
+from tfdist.rendezvous.signed_connection import CALLER, LISTENER, SignedConnection, derive_key
 
 PORT_VARIABLE = "TFDIST_RING_PORT"
 
-# Seconds that a caller may take to prove itself.
+# Seconds that either end may take to prove itself.
 PROOF_SECONDS = 5.0
 # The most callers that have not proven themselves; with one more, the oldest is disconnected.
 _MOST_CALLERS = 64
@@ -41,8 +36,7 @@ _BUFFER_BYTES = 4 << 20
 _SILENCE = 30
 
 _DATA, _NEWS = 0, 1
-_NONCE = 32
-_ANSWER = struct.Struct(f">{_NONCE}sIIB32s")
+_MOST_BYTES = 100  # of a message
 
 _Result = TypeVar("_Result")
 
@@ -106,18 +100,8 @@ def connect(
     Raises:
         OSError: A neighbour was not reached, or did not come, in time.
     """
-    deadline = time.monotonic() + seconds
-    with concurrent.futures.ThreadPoolExecutor(1) as pool:
-        calling = pool.submit(_call_next, rank, size, following, secret, deadline)
-        accepted: dict[int, socket.socket] = {}
-        try:
-            accepted = _accept(rank, size, listener, secret, deadline)
-            called = calling.result()
-        except BaseException:
-            _hang_up(accepted.values())
-            if calling.exception() is None:
-                _hang_up(calling.result())
-            raise
+    neighbours = _Neighbours(rank, size, listener, following, secret)
+    called, accepted = _in_a_loop(neighbours.connect(seconds))
     for connection in (called[_DATA], accepted[_DATA], called[_NEWS], accepted[_NEWS]):
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     for connection in (called[_NEWS], accepted[_NEWS]):
@@ -125,194 +109,105 @@ def connect(
     return Connections(called[_DATA], accepted[_DATA], called[_NEWS], accepted[_NEWS])
 
 
-class _Handshake:
-    """Computes the proofs that the caller and the listener of a connection exchange."""
+class _Neighbours:
+    """Calls the next worker, and waits for the previous one; see `connect`."""
 
-    def __init__(self, secret: bytes, size: int, caller: int, listener: int) -> None:
-        self._secret = secret
-        self._place = struct.pack(">III", size, caller, listener)
+    def __init__(
+        self,
+        rank: int,
+        size: int,
+        listener: socket.socket,
+        following: tuple[str, int],
+        secret: bytes,
+    ) -> None:
+        self._rank, self._size = rank, size
+        self._listener = listener
+        self._following = following
+        self._key = derive_key("ring", secret)
+        self._called: dict[int, socket.socket] = {}
+        self._accepted: dict[int, socket.socket] = {}
+        self._complete = asyncio.Event()
+        self._failure = OSError("no time is left")
 
-    def proof(self, who: bytes, channel: int, first: bytes, second: bytes) -> bytes:
-        text = b"tfdist ring %s %d " % (who, channel) + self._place + first + second
-        return hmac.digest(self._secret, text, hashlib.sha256)
-
-
-def _call_next(
-    rank: int, size: int, place: tuple[str, int], secret: bytes, deadline: float
-) -> tuple[socket.socket, socket.socket]:
-    handshake = _Handshake(secret, size, rank, (rank + 1) % size)
-    made: list[socket.socket] = []
-    try:
-        for channel in (_DATA, _NEWS):
-            made.append(_call(rank, size, place, handshake, channel, deadline))
-    except BaseException:
-        _hang_up(made)
-        raise
-    return made[0], made[1]
-
-
-def _call(
-    rank: int,
-    size: int,
-    place: tuple[str, int],
-    handshake: _Handshake,
-    channel: int,
-    deadline: float,
-) -> socket.socket:
-    """Connects to the next worker, again after each failure, until it has proven itself."""
-    failure: OSError = TimeoutError("no time is left")
-    while (left := deadline - time.monotonic()) > 0:
+    async def connect(
+        self, seconds: float
+    ) -> tuple[dict[int, socket.socket], dict[int, socket.socket]]:
+        """Returns the connections to the next and from the previous worker, by channel."""
+        self._listener.setblocking(False)
+        acceptor = Acceptor(self._listener.dup(), self._answer, callers=_MOST_CALLERS)
+        serving = asyncio.create_task(acceptor.serve())
+        calling = asyncio.gather(*(self._call(channel) for channel in (_DATA, _NEWS)))
+        done = False
         try:
-            endpoints = _in_a_loop(sockets.resolve(*place), left)
-            return _try(endpoints, rank, size, handshake, channel, min(left, PROOF_SECONDS))
-        except OSError as error:
-            failure = error
-        time.sleep(_PAUSE)
-    raise OSError(f"worker {(rank + 1) % size} at {place[0]}:{place[1]}: {failure}")
+            async with asyncio.timeout(seconds):
+                await self._complete.wait()
+                await calling
+            done = True
+        except TimeoutError:
+            if not self._complete.is_set():
+                previous = (self._rank - 1) % self._size
+                raise TimeoutError(f"worker {previous} did not call in time") from None
+            host, port = self._following
+            name = f"worker {(self._rank + 1) % self._size} at {host}:{port}"
+            raise OSError(f"{name}: {self._failure}") from None
+        finally:
+            serving.cancel()
+            calling.cancel()
+            await asyncio.gather(serving, calling, return_exceptions=True)
+            if not done:
+                _hang_up([*self._called.values(), *self._accepted.values()])
+        return self._called, self._accepted
 
+    async def _call(self, channel: int) -> None:
+        """Connects to the next worker, again after each failure, until it has proven itself."""
+        while True:
+            try:
+                for endpoint in await sockets.resolve(*self._following):
+                    async with asyncio.timeout(PROOF_SECONDS):
+                        if await self._try(endpoint, channel):
+                            return
+            except TimeoutError:
+                self._failure = TimeoutError("it does not answer")
+            except OSError as error:
+                self._failure = error
+            await asyncio.sleep(_PAUSE)
 
-def _try(
-    endpoints: list[sockets.Endpoint],
-    rank: int,
-    size: int,
-    handshake: _Handshake,
-    channel: int,
-    seconds: float,
-) -> socket.socket:
-    failure: OSError = OSError("the name has no address")
-    for family, address in endpoints:
-        connection = socket.socket(family, socket.SOCK_STREAM)
+    async def _try(self, endpoint: sockets.Endpoint, channel: int) -> bool:
         try:
-            if channel == _DATA:
-                _enlarge(connection)
-            connection.settimeout(seconds)
-            connection.connect(address)
-            theirs = _read(connection, _NONCE)
-            own = secrets.token_bytes(_NONCE)
-            proof = handshake.proof(b"caller", channel, theirs, own)
-            connection.sendall(_ANSWER.pack(own, size, rank, channel, proof))
-            answer = _read(connection, hashlib.sha256().digest_size)
-            if not hmac.compare_digest(answer, handshake.proof(b"listener", channel, own, theirs)):
-                raise ConnectionError("it does not know the secret")
-            return connection
+            client = await sockets.connect([endpoint], _enlarge if channel == _DATA else None)
         except OSError as error:
-            connection.close()
-            failure = error
+            self._failure = error
+            return False  # Another address of the same name may answer.
+        try:
+            connection = SignedConnection(client, self._key, CALLER, most_bytes=_MOST_BYTES)
+            await connection.greet()
+            await connection.send(self._place(self._rank, channel))
+            await connection.receive_proven()
         except BaseException:
-            connection.close()
+            client.close()
             raise
-    raise failure
-
-
-def _read(connection: socket.socket, count: int) -> bytes:
-    data = b""
-    while len(data) < count:
-        more = connection.recv(count - len(data))
-        if not more:
-            raise ConnectionError("it hung up")
-        data += more
-    return data
-
-
-class _Guest:
-    """A caller that has yet to prove itself."""
-
-    def __init__(self, connection: socket.socket) -> None:
-        self.connection = connection
-        self.nonce = secrets.token_bytes(_NONCE)
-        self.until = time.monotonic() + PROOF_SECONDS
-        self.said = b""
-
-
-def _accept(
-    rank: int, size: int, listener: socket.socket, secret: bytes, deadline: float
-) -> dict[int, socket.socket]:
-    """Accepts callers until the previous worker has proven both its connections."""
-    previous = (rank - 1) % size
-    handshake = _Handshake(secret, size, previous, rank)
-    guests: dict[socket.socket, _Guest] = {}  # Oldest first.
-    found: dict[int, socket.socket] = {}
-    listener.setblocking(False)
-    with selectors.DefaultSelector() as selector, contextlib.ExitStack() as stack:
-        selector.register(listener, selectors.EVENT_READ)
-        stack.callback(lambda: _hang_up(guest.connection for guest in guests.values()))
-
-        def dismiss(guest: _Guest) -> None:
-            selector.unregister(guest.connection)
-            del guests[guest.connection]
-            guest.connection.close()
-
-        while len(found) < 2:
-            now = time.monotonic()
-            if now > deadline:
-                _hang_up(found.values())
-                raise TimeoutError(f"worker {previous} did not call in time")
-            for guest in [guest for guest in guests.values() if guest.until < now]:
-                dismiss(guest)
-            for key, _ in selector.select(0.2):
-                if key.fileobj is listener:
-                    newcomer = _welcome(listener)
-                    if newcomer is not None:
-                        guests[newcomer.connection] = newcomer
-                        selector.register(newcomer.connection, selectors.EVENT_READ, newcomer)
-                        if len(guests) > _MOST_CALLERS:
-                            dismiss(next(iter(guests.values())))
-                    continue
-                guest = key.data
-                if guest.connection not in guests:
-                    continue  # Dismissed just now.
-                if not _listen_to(guest):
-                    dismiss(guest)
-                elif len(guest.said) == _ANSWER.size:
-                    channel = _check(guest, handshake, size, previous)
-                    if channel is None or channel in found:
-                        dismiss(guest)
-                        continue
-                    selector.unregister(guest.connection)
-                    found[channel] = guests.pop(guest.connection).connection
-    return found
-
-
-def _welcome(listener: socket.socket) -> _Guest | None:
-    try:
-        connection, _ = listener.accept()
-    except OSError:
-        return None  # The caller has gone already.
-    guest = _Guest(connection)
-    connection.setblocking(False)
-    try:
-        connection.send(guest.nonce)
-    except OSError:
-        connection.close()
-        return None
-    return guest
-
-
-def _listen_to(guest: _Guest) -> bool:
-    """Reads from the guest; returns False once its connection is closed."""
-    try:
-        data = guest.connection.recv(_ANSWER.size - len(guest.said))
-    except BlockingIOError:
+        self._called[channel] = client
         return True
-    except OSError:
-        return False
-    guest.said += data
-    return bool(data)
 
+    async def _answer(self, client: socket.socket) -> None:
+        """Takes the connection of a caller that proves to be the previous worker."""
+        with contextlib.suppress(OSError, TimeoutError):
+            connection = SignedConnection(client, self._key, LISTENER, most_bytes=_MOST_BYTES)
+            async with asyncio.timeout(PROOF_SECONDS):
+                await connection.greet()
+                place = await connection.receive_proven()
+                for channel in (_DATA, _NEWS):
+                    expected = self._place((self._rank - 1) % self._size, channel)
+                    if place != expected or channel in self._accepted:
+                        continue
+                    await connection.send("welcome")
+                    self._accepted[channel] = socket.socket(fileno=client.detach())
+                    self._accepted[channel].setblocking(False)
+                    if len(self._accepted) == 2:
+                        self._complete.set()
 
-def _check(guest: _Guest, handshake: _Handshake, size: int, previous: int) -> int | None:
-    """Returns the channel of a guest whose proof is right, and answers it; else None."""
-    nonce, its_size, its_rank, channel, proof = _ANSWER.unpack(guest.said)
-    want = handshake.proof(b"caller", channel, guest.nonce, nonce)
-    if not hmac.compare_digest(proof, want):
-        return None
-    if (its_size, its_rank) != (size, previous) or channel not in (_DATA, _NEWS):
-        return None
-    try:
-        guest.connection.send(handshake.proof(b"listener", channel, nonce, guest.nonce))
-    except OSError:
-        return None
-    return int(channel)
+    def _place(self, caller: int, channel: int) -> list[int]:
+        return [self._size, caller, (caller + 1) % self._size, channel]
 
 
 def _hang_up(connections: Iterable[socket.socket]) -> None:
@@ -340,12 +235,7 @@ def _see_silence(connection: socket.socket) -> None:
             connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
-def _in_a_loop(what: Coroutine[Any, Any, _Result], seconds: float | None = None) -> _Result:
+def _in_a_loop(what: Coroutine[Any, Any, _Result]) -> _Result:
     """Runs a coroutine in a new thread, as the calling one may have a running event loop."""
-
-    async def within() -> _Result:
-        async with asyncio.timeout(seconds):
-            return await what
-
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
-        return pool.submit(asyncio.run, within()).result()
+        return pool.submit(asyncio.run, what).result()
