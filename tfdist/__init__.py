@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from tfdist.errors import Preempted as Preempted
     from tfdist.errors import TaskError as TaskError
     from tfdist.errors import TfdistError as TfdistError
-    from tfdist.launcher.function import launch as launch
+    from tfdist.programs.function import launch as launch
     from tfdist.scaling.plan import Plan as Plan
     from tfdist.scaling.scale import scale as scale
     from tfdist.strategy.build import build_strategy as build_strategy
@@ -57,7 +57,7 @@ _EXPORTS: dict[str, tuple[str, str | None]] = {
     "PeerError": ("tfdist.errors", "PeerError"),
     "Preempted": ("tfdist.errors", "Preempted"),
     "TaskError": ("tfdist.errors", "TaskError"),
-    "launch": ("tfdist.launcher.function", "launch"),
+    "launch": ("tfdist.programs.function", "launch"),
     "scale": ("tfdist.scaling.scale", "scale"),
     "Plan": ("tfdist.scaling.plan", "Plan"),
     "build_strategy": ("tfdist.strategy.build", "build_strategy"),

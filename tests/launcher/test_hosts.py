@@ -16,8 +16,8 @@ import pytest
 
 from tests.launcher.two_hosts import SOON, TwoHosts, wait
 from tfdist.errors import ConfigError
-from tfdist.launcher import hosts as launcher
-from tfdist.launcher.hosts import Host, read_hosts
+from tfdist.launcher.hosts import ssh as launcher
+from tfdist.launcher.hosts.ssh import Host, read_hosts
 
 PRELUDE = """
 import json, os, signal, sys, time
@@ -130,7 +130,7 @@ while not (folder / "go").exists():
         assert cluster[role][int(index)].startswith(f"{host}:")
     (secret,) = secrets
     assert len(secret) == 64
-    assert "--tether" in words and not any(secret in word for word in words)
+    assert "--managed" in words and not any(secret in word for word in words)
     assert '["worker/1", ' in (jobs.folder / "logs" / f"{b}.log").read_text()
 
 
@@ -300,7 +300,7 @@ def test_a_wire_that_is_cut_ends_the_job_on_both_sides(jobs: Jobs) -> None:
         assert process.returncode == 138
         assert f"tfdist: {b} failed first: exit code 137" in err
         end = time.monotonic() + 3 * SOON  # and the launcher there listens for 60 s.
-        tasks = ("script.py", "--tether")
+        tasks = ("script.py", "--managed")
         while any(w in " ".join(p.cmdline()) for p in jobs.two.processes(1) for w in tasks):
             assert time.monotonic() < end
             time.sleep(0.5)
@@ -389,8 +389,8 @@ def test_what_a_host_may_answer(monkeypatch: pytest.MonkeyPatch, script: str, li
             "--rendezvous: 'a' has no port",
         ),
         (
-            "--tether --host-rank 0 --num-hosts 1 --rendezvous a:1 --workers 1 -- true",
-            "--tether: standard input holds no variables",
+            "--managed --host-rank 0 --num-hosts 1 --rendezvous a:1 --workers 1 -- true",
+            "--managed: standard input holds no variables",
         ),
     ],
 )

@@ -12,13 +12,12 @@ from typing import Any
 import pytest
 
 from tfdist.errors import ConfigError
-from tfdist.launcher.exits import Exit, root_cause
+from tfdist.launcher.exits import Exit, Restarts, root_cause
 from tfdist.launcher.job import Job
 from tfdist.launcher.machine import divide, gpu_ids
 from tfdist.launcher.outlet import LogFile, Outlet
 from tfdist.launcher.output import LineAssembler, TaskOutput
 from tfdist.launcher.ports import free_ports
-from tfdist.launcher.restarts import Restarts
 
 
 class Clock:

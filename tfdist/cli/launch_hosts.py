@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from tfdist.cli.arguments import count
 from tfdist.cluster.address import check_address
 from tfdist.errors import ConfigError
-from tfdist.launcher.hosts import launch_on_hosts, read_hosts
+from tfdist.launcher.hosts.member import launch_member
+from tfdist.launcher.hosts.ssh import launch_on_hosts, read_hosts
 from tfdist.launcher.local import LaunchOptions
-from tfdist.launcher.member import launch_member
 from tfdist.validation import reject
 
 _ONE_OF_SEVERAL = ("--host-rank", "--num-hosts", "--rendezvous")
@@ -40,7 +40,7 @@ def add_flags(group: argparse._ArgumentGroup) -> None:
         metavar="HOST:PORT",
         help="with --host-rank: where machine 0 listens for the others; PORT is free there",
     )
-    group.add_argument("--tether", action="store_true", help=argparse.SUPPRESS)
+    group.add_argument("--managed", action="store_true", help=argparse.SUPPRESS)
 
 
 def wanted(args: argparse.Namespace) -> bool:
@@ -92,7 +92,7 @@ def run(
         reject("--host-rank", f"{args.host_rank} is given; allowed: {last}")
     address = check_address(args.rendezvous, "--rendezvous")
     return launch_member(
-        args.host_rank, args.num_hosts, address, counts, command, options, tied=args.tether
+        args.host_rank, args.num_hosts, address, counts, command, options, managed=args.managed
     )
 
 

@@ -11,14 +11,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tfdist.errors import EXIT_PREEMPTED
-from tfdist.launcher.exits import Exit, root_cause
+from tfdist.launcher.exits import Exit, Restarts, root_cause
 from tfdist.launcher.machine import TaskResources
 from tfdist.launcher.outlet import LogFile, Outlet
 from tfdist.launcher.output import TaskOutput
 from tfdist.launcher.process import TaskProcess
-from tfdist.launcher.restarts import Restarts
 from tfdist.launcher.signals import Signals
-from tfdist.launcher.watch import Stall, Watch
+from tfdist.launcher.stall_watch import Stall, StallWatch
 
 # The number of the run that a task is part of.
 ATTEMPT_VARIABLE = "TFDIST_ATTEMPT"
@@ -59,7 +58,7 @@ class TaskPlan:
 
 
 @dataclass(frozen=True)
-class Around:
+class RunContext:
     """The objects that a run shares with those before and after it.
 
     Attributes:
@@ -76,7 +75,7 @@ class Around:
     selector: selectors.BaseSelector
     signals: Signals
     restarts: Restarts
-    watch: Watch
+    watch: StallWatch
     stream: Outlet
     report: Outlet
     say: Callable[[str], None]
@@ -104,7 +103,7 @@ class GroupRun:
         plans: the tasks.
         cluster: their addresses, by role.
         attempt: the number of this run, from 1.
-        around: the objects that it shares with other runs.
+        context: the objects that it shares with other runs.
     """
 
     def __init__(
@@ -112,12 +111,12 @@ class GroupRun:
         plans: Sequence[TaskPlan],
         cluster: Mapping[str, Sequence[str]],
         attempt: int,
-        around: Around,
+        context: RunContext,
     ) -> None:
         self._plans = {plan.name: plan for plan in plans}
         self._cluster = cluster
         self._attempt = attempt
-        self._around = around
+        self._context = context
         self._width = max(len(name) for name in self._plans)
         self._has_ps = "ps" in cluster
         self._running: dict[str, TaskProcess] = {}
@@ -139,7 +138,7 @@ class GroupRun:
                 self._forget(name)
         if self._done:
             return None
-        signals = self._around.signals.ending
+        signals = self._context.signals.ending
         if signals and not self._failures:
             return Exit("tfdist", -signals[0], time.monotonic())
         return root_cause(self._failures)
@@ -160,15 +159,15 @@ class GroupRun:
             self._start_due(now)
         if not self._running and (not self._agenda.starts or self._agenda.kill is not None):
             return False
-        self._around.stream.attend(self._around.selector)
-        self._around.report.attend(self._around.selector)
+        self._context.stream.attend(self._context.selector)
+        self._context.report.attend(self._context.selector)
         times = [now + _TICK_SECONDS, *self._agenda.next()]
-        look = self._around.watch.next_time()
+        look = self._context.watch.next_time()
         ended = self._wait(min([*times, look] if look is not None else times))
         now = time.monotonic()
         self._heed_signals(now)
         if self._undisturbed:
-            self._lose(self._around.watch.look(self._running, now))
+            self._lose(self._context.watch.look(self._running, now))
         for end in ended:
             self._take(end, now)
         self._do_what_is_due(now)
@@ -177,24 +176,24 @@ class GroupRun:
     @property
     def _undisturbed(self) -> bool:
         """Returns whether the run is not ending yet."""
-        return self._agenda.kill is None and not self._around.signals.ending and not self._done
+        return self._agenda.kill is None and not self._context.signals.ending and not self._done
 
     # The events.
 
     def _heed_signals(self, now: float) -> None:
-        signals = self._around.signals
+        signals = self._context.signals
         if signals.hung_up:
             signals.hung_up = False
-            self._around.say(f"SIGHUP: the job goes on; to end it: kill {os.getpid()}")
+            self._context.say(f"SIGHUP: the job goes on; to end it: kill {os.getpid()}")
         if signals.report_wanted:
             signals.report_wanted = False
-            self._around.say(self._around.watch.steps.report() or "no steps have been made yet")
+            self._context.say(self._context.watch.steps.report() or "no steps have been made yet")
         if len(signals.ending) <= self._heard:
             return
         if self._heard or len(signals.ending) > 1:  # The second time: at once.
             self._each(TaskProcess.kill)
         elif self._agenda.kill is None:
-            self._around.say(f"{signal.Signals(signals.ending[0]).name}: ending all tasks")
+            self._context.say(f"{signal.Signals(signals.ending[0]).name}: ending all tasks")
             self._agenda.terminate = now
         self._heard = len(signals.ending)
 
@@ -203,14 +202,14 @@ class GroupRun:
         if not end.failed or not self._undisturbed:
             return
         if end.complains:  # Of a task that was stopped, before the stall limit.
-            self._lose(self._around.watch.stopped(self._running))
-        restarts = self._around.restarts
+            self._lose(self._context.watch.stopped(self._running))
+        restarts = self._context.restarts
         if self._has_ps and end.task.startswith("worker/") and restarts.allow(end):
             delay = restarts.next_delay(
-                now - self.last[end.task].started, self._around.watch.has_worked(end.task)
+                now - self.last[end.task].started, self._context.watch.has_worked(end.task)
             )
             how = "was ended" if end.note else str(end)  # What the note says was said.
-            self._around.say(f"{end.task} {how}; starting it again in {delay:g} s ({restarts})")
+            self._context.say(f"{end.task} {how}; starting it again in {delay:g} s ({restarts})")
             self._agenda.starts.append((now + delay, end.task))
             return
         self._failures.append(end)
@@ -222,11 +221,11 @@ class GroupRun:
         for stall in stalls:
             process = self._running[stall.task]
             if not process.given_up:  # All others may complain of it before it has ended.
-                self._around.say(f"{stall.task} {stall.text}")
+                self._context.say(f"{stall.task} {stall.text}")
                 process.give_up(stall.text)
 
     def _do_what_is_due(self, now: float) -> None:
-        agenda, grace = self._agenda, self._around.grace
+        agenda, grace = self._agenda, self._context.grace
         if self._failures and agenda.settle is not None and now >= agenda.settle:
             agenda.settle, agenda.terminate = None, now
         if not self._failures and self._undisturbed and self._complete():
@@ -261,7 +260,7 @@ class GroupRun:
         self._begun = True
 
     def _start(self, plan: TaskPlan) -> None:
-        watch = self._around.watch
+        watch = self._context.watch
         watch.forget(plan.name)
         env = dict(plan.env)
         if self._cluster:  # Else these are machines, whose launchers have tasks.
@@ -272,23 +271,23 @@ class GroupRun:
         if self._begun:
             # The others are past their meeting: this one must not wait for them there.
             env["TFDIST_REJOIN"] = "1"
-        if plan.log is not None and self._around.restarts.count:
-            plan.log.write(f"--- started again ({self._around.restarts}) ---\n".encode())
-        output = TaskOutput(plan.name, self._width, self._around.stream, plan.log)
+        if plan.log is not None and self._context.restarts.count:
+            plan.log.write(f"--- started again ({self._context.restarts}) ---\n".encode())
+        output = TaskOutput(plan.name, self._width, self._context.stream, plan.log)
         process = TaskProcess(plan.name, plan.command, env, plan.share.cores, output)
         self._running[plan.name] = process
         self._exits.pop(plan.name, None)
-        selector = self._around.selector
+        selector = self._context.selector
         selector.register(process.control, selectors.EVENT_READ, (process, "control"))
         selector.register(process.stdout, selectors.EVENT_READ, (process, "stdout"))
 
     def _wait(self, until: float) -> list[Exit]:
         """Handles the events until a time; returns the tasks that ended."""
         ended: list[Exit] = []
-        selector = self._around.selector
+        selector = self._context.selector
         for key, _ in selector.select(max(0.0, until - time.monotonic())):
             if key.data is None:
-                self._around.signals.drain()
+                self._context.signals.drain()
                 continue
             process, source = key.data
             if process.name not in self._running:
@@ -304,7 +303,7 @@ class GroupRun:
     def _forget(self, name: str) -> None:
         """Releases the resources of a task, killing it if it still runs."""
         process = self._running.pop(name)
-        selector = self._around.selector
+        selector = self._context.selector
         for source in (process.control, process.stdout):
             if source.fileno() in selector.get_map():
                 selector.unregister(source)

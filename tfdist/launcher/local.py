@@ -23,15 +23,13 @@ from tfdist.errors import (
     EXIT_PREEMPTED,
     ConfigError,
 )
-from tfdist.launcher.command import common_environment, resolve
-from tfdist.launcher.exits import Exit
-from tfdist.launcher.group import Around, GroupRun, TaskPlan, task_environment
+from tfdist.launcher.exits import Exit, Restarts
+from tfdist.launcher.group import GroupRun, RunContext, TaskPlan, task_environment
 from tfdist.launcher.job import Job
-from tfdist.launcher.machine import TaskResources, divide
+from tfdist.launcher.machine import TaskResources, common_environment, divide, resolve_command
 from tfdist.launcher.outlet import LogFile, two_outlets
-from tfdist.launcher.restarts import Restarts
 from tfdist.launcher.signals import Signals
-from tfdist.launcher.watch import Watch
+from tfdist.launcher.stall_watch import StallWatch
 from tfdist.runtime.timeouts import STALL_VARIABLE
 from tfdist.validation import plural, quote
 
@@ -122,14 +120,14 @@ class Supervisor:
             self._say(f"starting {plural(len(self._names), self._job.noun)}")
             selector = stack.enter_context(selectors.DefaultSelector())
             signals = stack.enter_context(Signals(selector))
-            watch = Watch(self._options.stall_timeout)
+            watch = StallWatch(self._options.stall_timeout)
             stack.callback(watch.close)
             if watch.is_blind:
                 self._say(
                     "no folder for temporary files can be written, so a task that makes no "
                     "progress is not seen; set TMPDIR"
                 )
-            around = Around(
+            context = RunContext(
                 selector=selector,
                 signals=signals,
                 restarts=self._restarts,
@@ -139,45 +137,45 @@ class Supervisor:
                 say=self._say,
                 grace=self._options.grace,
             )
-            code = self._run_again_and_again(plans, around)
+            code = self._run_again_and_again(plans, context)
             if self._options.report or len(watch.steps.medians()) > 1:
                 self._say(watch.steps.report() or "no steps were made")
-            self._deliver(around)
+            self._deliver(context)
             return code
 
-    def _deliver(self, around: Around) -> None:
+    def _deliver(self, context: RunContext) -> None:
         """Waits for a slow reader of the last lines, until a signal comes or it takes too long."""
         outlets = (self._stream, self._report)
-        heard = len(around.signals.ending)
+        heard = len(context.signals.ending)
         until = time.monotonic() + (_LAST_SECONDS if heard else _DELIVER_SECONDS)
         while any(outlet.waiting for outlet in outlets) and time.monotonic() < until:
-            if len(around.signals.ending) > heard:
+            if len(context.signals.ending) > heard:
                 return
             for outlet in outlets:
-                outlet.attend(around.selector)
-            if around.selector.select(0.1):
-                around.signals.drain()
+                outlet.attend(context.selector)
+            if context.selector.select(0.1):
+                context.signals.drain()
 
-    def _run_again_and_again(self, plans: list[TaskPlan], around: Around) -> int:
+    def _run_again_and_again(self, plans: list[TaskPlan], context: RunContext) -> int:
         attempt = self._options.attempt - 1
         while True:
             attempt += 1
             started = time.monotonic()
-            run = GroupRun(plans, self._job.place(), attempt, around)
+            run = GroupRun(plans, self._job.place(), attempt, context)
             cause = run.run()
             if cause is None:
                 return EXIT_DONE
-            if around.signals.ending:
-                return self._interrupted(around.signals, run)
+            if context.signals.ending:
+                return self._interrupted(context.signals, run)
             self._describe(cause, run)
             if not self._restarts.allow(cause):
                 self.cause = cause
                 return cause.exit_code
-            worked = any(around.watch.has_worked(name) for name in self._names)
+            worked = any(context.watch.has_worked(name) for name in self._names)
             delay = self._restarts.next_delay(time.monotonic() - started, worked)
             self._say(f"starting all tasks again in {delay:g} s ({self._restarts})")
-            if not _sleep(delay, around):
-                return self._interrupted(around.signals, run)
+            if not _sleep(delay, context):
+                return self._interrupted(context.signals, run)
 
     def _interrupted(self, signals: Signals, run: GroupRun) -> int:
         """Returns the exit code of a job that was told to end: 143 only where it has saved."""
@@ -209,7 +207,9 @@ class Supervisor:
         # The launcher knows better than the tasks which of them is stuck.
         limit = _TASKS_WAIT * self._options.stall_timeout or math.inf
         common.setdefault(STALL_VARIABLE, str(limit))
-        commands = {role: resolve(words, common) for role, words in self._job.commands.items()}
+        commands = {
+            role: resolve_command(words, common) for role, words in self._job.commands.items()
+        }
         logs = self._open_logs(stack)
         plans = []
         for name in self._names:
@@ -279,13 +279,13 @@ def _allow_descriptors(tasks: int) -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
 
 
-def _sleep(seconds: float, around: Around) -> bool:
+def _sleep(seconds: float, context: RunContext) -> bool:
     """Waits; returns False if a signal to end came first."""
     until = time.monotonic() + seconds
-    while not around.signals.ending and (left := until - time.monotonic()) > 0:
-        if around.selector.select(left):
-            around.signals.drain()
-    return not around.signals.ending
+    while not context.signals.ending and (left := until - time.monotonic()) > 0:
+        if context.selector.select(left):
+            context.signals.drain()
+    return not context.signals.ending
 
 
 def launch(job: Job, options: LaunchOptions | None = None) -> int:

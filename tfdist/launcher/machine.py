@@ -1,9 +1,11 @@
-"""Divides this machine among tasks: CPU cores, threads and visible GPUs."""
+"""Gives tasks what they need of this machine: a program, its environment, CPU cores and GPUs."""
 
 from __future__ import annotations
 
 import os
 import re
+import shutil
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,6 +13,10 @@ from typing import TypeVar
 
 from tfdist.errors import ConfigError
 from tfdist.runtime.threads import thread_variables
+from tfdist.validation import quote
+
+# They name the task that a process is: each gets its own value, or none.
+_OWN = ("TF_CONFIG", "TFDIST_REJOIN", "TFDIST_HEARTBEAT")
 
 _T = TypeVar("_T")
 
@@ -124,3 +130,35 @@ def _parts(
     else:
         raise ConfigError(f"{flag}: {wanted!r} is not auto, none or a number of {noun}s")
     return [things[i * size : (i + 1) * size] for i in range(count)]
+
+
+def common_environment(extra: Mapping[str, str]) -> dict[str, str]:
+    """Returns the part of this process's environment that a task may inherit.
+
+    Args:
+        extra: variables to be set for every task; only its PATH counts here.
+    """
+    env = {"PYTHONUNBUFFERED": "1", **os.environ}
+    # `python` and `tfdist` must be those of the environment that this runs in.
+    env["PATH"] = os.pathsep.join(
+        [os.path.dirname(sys.executable), extra.get("PATH", env.get("PATH", os.defpath))]
+    )
+    for name in _OWN:
+        env.pop(name, None)
+    return env
+
+
+def resolve_command(command: Sequence[str], env: Mapping[str, str]) -> list[str]:
+    """Checks that a program exists; `tfdist` is always that of this environment.
+
+    Raises:
+        ConfigError: there is no such program.
+    """
+    if (
+        command[0] == "tfdist"
+        and shutil.which("tfdist", path=os.path.dirname(sys.executable)) is None
+    ):
+        return [sys.executable, "-m", "tfdist", *command[1:]]  # Run from a source tree.
+    if shutil.which(command[0], path=env["PATH"]) is None:
+        raise ConfigError(f"launch: no such command: {quote(command[0])}; give a program to run")
+    return list(command)

@@ -1,18 +1,38 @@
-"""Turns the output of a task into whole lines, with the task's name in front."""
+"""Turns the output of a task into whole lines, with the task's name in front.
+
+TensorFlow's log lines that tell nothing of the job are left out.
+"""
 
 from __future__ import annotations
 
 import codecs
+import os
+import re
 import time
 from collections import deque
 from collections.abc import Callable
 
-from tfdist.launcher.noise import is_noise, is_wanted
 from tfdist.launcher.outlet import LogFile, Outlet
 
 _MAX_LINE = 64 * 1024
 _RECENT_LINES = 4000  # enough for the stacks of many threads
 _REDRAW_SECONDS = 2.0
+
+# Information ("I0000 00:00:1795420471.66   13952 port.cc:153] text"), never warnings and errors;
+# absl's own in Python look alike but for the file. And what every machine without a GPU prints.
+_TF_LOG_LINE = re.compile(
+    r"I\d{4} [\d:.]+ +\d+ \S+\.(cc|h):\d+\] "
+    r"|\d{4}-\d\d-\d\d [\d:.]+: I (tensorflow|external|xla|tsl)/"
+    r"|WARNING: All log messages before absl::InitializeLog\(\) is called"
+    r"|To enable the following instructions: "
+    r"|E\d{4} [\d:.]+ +\d+ cuda_\w+\.cc:\d+\] failed call to cuInit: "
+    r"|/job:\w+/replica:\d+/task:\d+$"
+)
+
+
+def is_tf_log_line(line: str) -> bool:
+    """Returns whether a line is of TensorFlow's C++ log and tells nothing of the job."""
+    return _TF_LOG_LINE.match(line) is not None
 
 
 class LineAssembler:
@@ -68,7 +88,7 @@ def _visible(drawing: str) -> str:
 class TaskOutput:
     """Prints the lines of one task behind its name, and keeps its last ones.
 
-    What TensorFlow remarks (`noise`) only goes to the log.
+    TensorFlow's log lines (`is_tf_log_line`) go only to `log`, unless TF_CPP_MIN_LOG_LEVEL is 0.
 
     Args:
         name: the task's name.
@@ -89,7 +109,7 @@ class TaskOutput:
         self._stream = stream
         self._log = log
         self._lines = LineAssembler()
-        self._shows_noise = is_wanted()
+        self._shows_tf_log = os.environ.get("TF_CPP_MIN_LOG_LEVEL") == "0"
         self.tail: deque[str] = deque(maxlen=keep)
         self.recent: deque[str] = deque(maxlen=_RECENT_LINES)
 
@@ -101,8 +121,8 @@ class TaskOutput:
         if not lines:
             return
         self.recent.extend(lines)
-        if not self._shows_noise:
-            lines = [line for line in lines if not is_noise(line)]
+        if not self._shows_tf_log:
+            lines = [line for line in lines if not is_tf_log_line(line)]
         self.tail.extend(line for line in lines if line.strip())
         text = "".join(f"{self._prefix}{line}".rstrip(" ") + "\n" for line in lines)
         self._stream.write(text)

@@ -1,4 +1,4 @@
-"""Watches the heartbeats of running tasks."""
+"""Watches the heartbeats of running tasks, for stalls and for step times."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class _Seen:
     asked: bool = False
 
 
-class Watch:
+class StallWatch:
     """Checks heartbeats for stalled tasks, and samples step times.
 
     Args:

@@ -9,10 +9,10 @@ from dataclasses import replace
 from tfdist.cluster.spec import check_jobs
 from tfdist.errors import EXIT_KILLED, EXIT_PEER_LOST
 from tfdist.launcher.group import ATTEMPT_VARIABLE
+from tfdist.launcher.hosts.stop_with_stdin import stop_with_stdin
 from tfdist.launcher.job import Job
 from tfdist.launcher.local import LaunchOptions, Supervisor
 from tfdist.launcher.ports import free_ports
-from tfdist.launcher.tether import tie
 from tfdist.rendezvous.hosts import Machine, agree
 from tfdist.runtime.timeouts import wait_seconds
 from tfdist.validation import plural
@@ -26,7 +26,7 @@ def launch_member(
     command: Sequence[str],
     options: LaunchOptions,
     *,
-    tied: bool,
+    managed: bool,
 ) -> int:
     """Agrees with the other hosts, runs the tasks of this one, and returns the exit code.
 
@@ -37,15 +37,15 @@ def launch_member(
         counts: the tasks of each role on this host.
         command: what they run.
         options: those of the run.
-        tied: whether to end with standard input. The exit code then also says where a task was
-            lost: 137 if it was here, 138 if the tasks here complain of others.
+        managed: whether to stop with standard input. The exit code then also says where a task
+            was lost: 137 if it was here, 138 if the tasks here complain of others.
 
     Raises:
         ConfigError: the hosts do not fit together, or the tasks cannot be started.
         PeerError: a host did not come.
     """
-    if tied:
-        tie()
+    if managed:
+        stop_with_stdin()
         options = replace(options, attempt=int(os.environ.get(ATTEMPT_VARIABLE, "1")))
     ports = {role: free_ports(count, "") for role, count in counts.items() if count}
     agreed = agree(Machine(rank, hosts, address, ports), wait_seconds())
@@ -59,6 +59,6 @@ def launch_member(
     supervisor = Supervisor(Job(jobs, commands, notes=(note,), here=here), options)
     code = supervisor.run()
     cause = supervisor.cause
-    if tied and code == EXIT_PEER_LOST and cause is not None and not cause.complains:
+    if managed and code == EXIT_PEER_LOST and cause is not None and not cause.complains:
         return EXIT_KILLED
     return code

@@ -1,4 +1,4 @@
-"""Hands a function to tasks, and what comes of it back, in files of a private folder.
+"""Passes a function call to tasks, and its result or failure back, in files of a private folder.
 
 cloudpickle takes functions and classes of scripts, notebooks and other functions as they are, where
 pickle would write their names, which a task cannot import.
@@ -27,7 +27,7 @@ class Failure:
 
     Attributes:
         kind: the name of its class in `tfdist.errors`; "" if it has none there.
-        text: what it says, in one line.
+        text: its message, in one line.
         trace: the text of its traceback.
     """
 
@@ -36,7 +36,7 @@ class Failure:
     trace: str
 
 
-class Parcels:
+class CallFolder:
     """The files of one call.
 
     Args:
@@ -46,7 +46,7 @@ class Parcels:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
-    def send(
+    def send_call(
         self, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> None:
         """Writes a call for the tasks.
@@ -61,8 +61,8 @@ class Parcels:
         head = {"path": sys.path, "tensorflow": "tensorflow" in sys.modules, "call": call}
         self._write("call", cloudpickle.dumps(head))
 
-    def head(self) -> Mapping[str, Any]:
-        """Returns the `path` to set, whether there is `tensorflow`, and the `call` for `opened`."""
+    def read_head(self) -> Mapping[str, Any]:
+        """Returns the `path` to set, whether to load `tensorflow`, and the `call`, pickled."""
         head: Mapping[str, Any] = cloudpickle.loads((self._folder / "call").read_bytes())
         return head
 
@@ -111,7 +111,7 @@ class Parcels:
         part.replace(self._folder / name)
 
 
-def opened(call: bytes) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]:
+def load_call(call: bytes) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]:
     """Returns function, args and kwargs of a call; imports the modules that they come from."""
     parts = cloudpickle.loads(call)
     return parts["function"], parts["args"], parts["kwargs"]

@@ -16,9 +16,9 @@ import pytest
 
 import tfdist
 from tfdist.errors import PeerError, TaskError
+from tfdist.launcher.call_folder import CallFolder
 from tfdist.launcher.exits import Exit
-from tfdist.launcher.function import _error
-from tfdist.launcher.parcels import Parcels
+from tfdist.programs.function import _error
 
 SOON = 60.0
 PRELUDE = """
@@ -273,14 +273,14 @@ def test_a_folder_that_is_not_there_is_said(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_the_cause_decides_the_error(tmp_path: Path) -> None:
-    parcels = Parcels(tmp_path)
-    stalled = _error(Exit("worker/1", 138, note="stalled: no progress for 60 s"), parcels)
+    calls = CallFolder(tmp_path)
+    stalled = _error(Exit("worker/1", 138, note="stalled: no progress for 60 s"), calls)
     assert (
         isinstance(stalled, PeerError) and str(stalled) == "worker/1: stalled: no progress for 60 s"
     )
-    parcels.send_failure("worker/0", PeerError("worker/1 was lost"))
-    lost = _error(Exit("worker/0", 138), parcels)
+    calls.send_failure("worker/0", PeerError("worker/1 was lost"))
+    lost = _error(Exit("worker/0", 138), calls)
     assert type(lost) is PeerError and str(lost) == "worker/0: worker/1 was lost"
-    parcels.forget_failure("worker/0")
-    ended = _error(Exit("worker/0", 9), parcels)
+    calls.forget_failure("worker/0")
+    ended = _error(Exit("worker/0", 9), calls)
     assert type(ended) is TaskError and ended.traceback == ""

@@ -1,4 +1,4 @@
-"""What TensorFlow remarks is kept from the terminal; what it warns of never is."""
+"""TensorFlow's log lines are kept from the terminal; its warnings never are."""
 
 from __future__ import annotations
 
@@ -7,12 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from tfdist.launcher.noise import is_noise
 from tfdist.launcher.outlet import LogFile, Outlet
-from tfdist.launcher.output import TaskOutput
+from tfdist.launcher.output import TaskOutput, is_tf_log_line
 
 # As TensorFlow 2.21 prints them here.
-NOISE = [
+TF_LOG_LINES = [
     "WARNING: All log messages before absl::InitializeLog() is called are written to STDERR",
     "I0000 00:00:1795420471.663996   13952 port.cc:153] oneDNN custom operations are on.",
     "I0000 00:00:1795420476.551412   14102 coordination_service.h:529] /job:worker has connected",
@@ -32,14 +31,14 @@ SAID = [
 ]
 
 
-@pytest.mark.parametrize("line", NOISE)
+@pytest.mark.parametrize("line", TF_LOG_LINES)
 def test_noise(line: str) -> None:
-    assert is_noise(line)
+    assert is_tf_log_line(line)
 
 
 @pytest.mark.parametrize("line", SAID)
 def test_what_is_said(line: str) -> None:
-    assert not is_noise(line)
+    assert not is_tf_log_line(line)
 
 
 @pytest.mark.parametrize("level", ["0", "2"])
@@ -48,11 +47,11 @@ def test_it_goes_to_the_log_alone_unless_it_is_asked_for(
 ) -> None:
     monkeypatch.setenv("TF_CPP_MIN_LOG_LEVEL", level)
     stream, log = io.StringIO(), tmp_path / "log"
-    text = "\n".join([*NOISE, *SAID]) + "\n"
+    text = "\n".join([*TF_LOG_LINES, *SAID]) + "\n"
     with log.open("wb") as file:
         output = TaskOutput("ps/0", 4, Outlet(stream, "stdout"), LogFile(file, print))
         output.feed(text.encode(), final=True)
     shown = [line.removeprefix("ps/0 |").strip() for line in stream.getvalue().splitlines()]
-    assert shown == ([*NOISE, *SAID] if level == "0" else SAID)
-    assert list(output.tail)[0] == (NOISE if level == "0" else SAID)[0]
+    assert shown == ([*TF_LOG_LINES, *SAID] if level == "0" else SAID)
+    assert list(output.tail)[0] == (TF_LOG_LINES if level == "0" else SAID)[0]
     assert log.read_text() == text

@@ -1,7 +1,8 @@
-"""Ties a launcher to whoever holds its standard input, such as an ssh from another machine.
+"""Stops a launcher with its standard input, which an ssh from another machine holds, for example.
 
-That one says first which variables to set, as an object of JSON in one line, and then a line every
-few seconds. When standard input ends or falls silent the launcher gets SIGTERM: it ends its tasks.
+Whoever holds it first sends the variables to set, as a JSON object in one line, and then a line
+every few seconds. When standard input ends or falls silent, the launcher gets SIGTERM and ends its
+tasks.
 """
 
 from __future__ import annotations
@@ -17,12 +18,12 @@ from typing import NoReturn
 from tfdist.validation import reject
 
 # Seconds between two lines, and without one after which the connection counts as lost.
-BEAT = 5.0
+LINE_SECONDS = 5.0
 SILENCE = 60.0
 _MOST_BYTES = 1 << 20
 
 
-def tie() -> None:
+def stop_with_stdin() -> None:
     """Sets the variables, and has this process end with standard input from then on.
 
     Raises:
@@ -36,7 +37,7 @@ def tie() -> None:
     if not isinstance(variables, dict):
         _refuse()
     os.environ.update({str(name): str(value) for name, value in variables.items()})
-    threading.Thread(target=_end_with, args=(fd,), name="tether", daemon=True).start()
+    threading.Thread(target=_watch, args=(fd,), name="stop-with-stdin", daemon=True).start()
 
 
 def _line(fd: int) -> bytes:
@@ -49,11 +50,11 @@ def _line(fd: int) -> bytes:
     return line
 
 
-def _end_with(fd: int) -> None:
+def _watch(fd: int) -> None:
     while select.select([fd], [], [], SILENCE)[0] and os.read(fd, 4096):
         pass
     os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _refuse() -> NoReturn:
-    reject("--tether", "standard input holds no variables; it is for what --hosts starts")
+    reject("--managed", "standard input holds no variables; only --hosts uses this flag")

@@ -25,7 +25,7 @@ from tfdist.validation import quote, reject
 _WHERE = "--hosts"
 _WANTED = "give names such as a, user@b:2 or [fd00::1]:4"
 _HOST = re.compile(r"(?:([A-Za-z0-9_][\w.-]*)@)?(\[[^]]*\]|[^:@\[\]]+)(?::([0-9]{1,4}))?", re.ASCII)
-# Nobody is there to answer its questions; a dead network is seen within half a minute.
+# Nobody can answer its questions; a dead network is seen within half a minute.
 _SSH = ("-T", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10")
 _SSH_ALIVE = ("-o", "ServerAliveInterval=10", "-o", "ServerAliveCountMax=3")
 _ANSWER_SECONDS = 30.0
@@ -104,7 +104,7 @@ def launch_on_hosts(
         ssh: the command to log in with, and its own arguments.
 
     Raises:
-        ConfigError: a machine cannot be reached, or has not what it needs. Nothing was started.
+        ConfigError: a machine cannot be reached, or lacks what it needs. Nothing was started.
     """
     words = _words(ssh)
     port = _greet(hosts, words)
@@ -114,11 +114,11 @@ def launch_on_hosts(
     variables = "=".join([*env, ATTEMPT_VARIABLE])
     commands = {}
     for rank, host in enumerate(hosts):
-        remote = [sys.executable, "-m", "tfdist", "launch", "--tether", "--host-rank", str(rank)]
+        remote = [sys.executable, "-m", "tfdist", "launch", "--managed", "--host-rank", str(rank)]
         remote += ["--num-hosts", str(len(hosts)), "--rendezvous", f"{hosts[0].name}:{port}"]
         remote += [*_tasks(rank, len(hosts), host.workers, counts), *flags, "--", *command]
         commands[host.name] = [
-            *(sys.executable, "-m", "tfdist.launcher.remote", variables, host.name),
+            *(sys.executable, "-m", "tfdist.launcher.hosts.remote", variables, host.name),
             *(*words, *_SSH, *_SSH_ALIVE, host.login, _there(remote)),
         ]
     job = Job({}, commands, here=tuple(commands), noun="host")
@@ -166,7 +166,7 @@ def _greet(hosts: Sequence[Host], ssh: Sequence[str]) -> int:
     """Logs in to all hosts; returns a port that is free on the first.
 
     Raises:
-        ConfigError: a host cannot be reached, or has not what it needs.
+        ConfigError: a host cannot be reached, or lacks what it needs.
     """
     line = _there([sys.executable, "-c", _GREETING])
     until = time.monotonic() + _ANSWER_SECONDS

@@ -1,9 +1,9 @@
-"""Runs beside one ssh: `python -m tfdist.launcher.remote A=B=C HOST SSH...`.
+"""Runs alongside one ssh: `python -m tfdist.launcher.hosts.remote A=B=C HOST SSH...`.
 
-ssh hands no signals on, and a process on the other machine outlives it. So the launcher there is
-tied to its standard input (`tether`): here variables are written to it, which so are on no command
-line, then a beat; at SIGTERM it is closed, and what the other side then says and ends with still
-comes through. If this process dies, the pipe closes too.
+ssh passes no signals on, and a process on the other machine outlives it. So the launcher there
+stops with its standard input (`stop_with_stdin`): variables are written to it, which so are on no
+command line, and then a line every few seconds. At SIGTERM it is closed; what the other side then
+prints and its exit code still come through. If this process dies, the pipe closes too.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import sys
 from collections.abc import Sequence
 
 from tfdist.errors import EXIT_KILLED
-from tfdist.launcher.tether import BEAT
+from tfdist.launcher.hosts.stop_with_stdin import LINE_SECONDS
 
 # Of ssh itself; also where a signal has ended what it ran.
 _FAILED = 255
@@ -28,7 +28,7 @@ def main(variables: Sequence[str], host: str, command: Sequence[str]) -> int:
     """Runs ssh; returns the exit code of the launcher on the other machine, or that it was lost.
 
     Args:
-        variables: the names of those to hand on.
+        variables: the names of those to pass on.
         host: the machine, for messages.
         command: ssh, its arguments, and what to run there.
     """
@@ -36,29 +36,29 @@ def main(variables: Sequence[str], host: str, command: Sequence[str]) -> int:
     ssh = subprocess.Popen(
         command,
         stdin=subprocess.PIPE,
-        # A signal to this process' group is to be told to the other side, not to end ssh.
+        # A signal to this process' group is passed on to the other side, and must not end ssh.
         start_new_session=True,
         preexec_fn=_let_signals_through,
     )
     assert ssh.stdin is not None
     values = {name: os.environ[name] for name in variables if name in os.environ}
-    told = False
+    stopping = False
     with contextlib.suppress(BrokenPipeError):
         ssh.stdin.write(json.dumps(values).encode() + b"\n")
         ssh.stdin.flush()
     while ssh.poll() is None:
-        came = signal.sigtimedwait(_AWAITED, BEAT)
+        came = signal.sigtimedwait(_AWAITED, LINE_SECONDS)
         with contextlib.suppress(BrokenPipeError):
             if came is not None and came.si_signo == signal.SIGTERM:
-                told = True
+                stopping = True
                 ssh.stdin.close()
-            elif not told:
+            elif not stopping:
                 ssh.stdin.write(b"\n")
                 ssh.stdin.flush()
     code = ssh.returncode
     if 0 <= code < _FAILED:
         return code
-    if not told:
+    if not stopping:
         print(f"tfdist: the connection to {host} was lost; its tasks end there", file=sys.stderr)
     return EXIT_KILLED
 

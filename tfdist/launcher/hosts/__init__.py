@@ -1,0 +1,1 @@
+"""Runs a job on several machines, each of which has its own launcher."""
