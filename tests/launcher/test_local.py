@@ -354,7 +354,7 @@ def test_restarts_come_to_an_end(launch: Launch) -> None:
     assert code == 138 and launch.marks.read_text().count("up") == 3
 
 
-def test_beside_ps_a_lost_worker_restarts_alone(launch: Launch) -> None:
+def test_with_ps_a_lost_worker_restarts_alone(launch: Launch) -> None:
     code, out, err = launch.run(
         "--chief 1 --ps 1 --workers 2 --max-restarts 1 --restart-delay 0.01 --grace 0.5",
         """
@@ -381,7 +381,7 @@ time.sleep(1000)
     ]
 
 
-def test_beside_ps_a_lost_ps_restarts_the_group(launch: Launch) -> None:
+def test_with_ps_a_lost_ps_restarts_the_group(launch: Launch) -> None:
     code, _, err = launch.run(
         "--chief 1 --ps 1 --workers 1 --max-restarts 1 --restart-delay 0.01 --grace 0.5",
         """

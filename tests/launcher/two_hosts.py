@@ -58,7 +58,7 @@ class TwoHosts:
 
     def __init__(self) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="tfdist-hosts-"))
-        # Rows of tests run at once: each has a network of its own.
+        # Rows of tests run at once: each has its own network.
         number = os.getpid()
         network = f"10.{128 + (number >> 8) % 64}.{number % 256}"
         self.addresses = (f"{network}.1", f"{network}.2")
@@ -125,7 +125,7 @@ class TwoHosts:
         subprocess.run(["ip", "-n", self._spaces[0], "link", "set", "wire", "up"], check=True)
 
     def processes(self, host: int) -> list[psutil.Process]:
-        """What runs on one of them beside its sshd."""
+        """What runs on one of them next to its sshd."""
         space = os.stat(f"/run/netns/{self._spaces[host]}").st_ino
         daemons = {daemon.pid for daemon in self._daemons}
         found = []

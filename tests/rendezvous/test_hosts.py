@@ -44,7 +44,7 @@ def together(machines: Sequence[Machine], timeout: float = SOON) -> Found:
     return found
 
 
-def test_all_are_told_the_cluster_in_the_order_of_the_hosts(address: str) -> None:
+def test_all_are_given_the_cluster_in_the_order_of_the_hosts(address: str) -> None:
     ports: list[dict[str, list[int]]] = [
         {"worker": [5], "chief": [1], "ps": [9]},
         {"worker": [6, 7]},
@@ -90,7 +90,7 @@ def test_a_host_that_goes_away_may_come_again(address: str) -> None:
     found: Found = {}
     first = threading.Thread(target=lambda: found.update(together(machines[:1])))
     first.start()
-    with pytest.raises(PeerError, match="is there, and waits for others"):
+    with pytest.raises(PeerError, match="has answered, and waits for others"):
         agree(machines[1], 1.0)
     assert all(isinstance(one, Agreed) for one in together(machines[1:]).values())
     first.join(SOON)
@@ -104,7 +104,7 @@ def test_a_host_that_goes_away_may_come_again(address: str) -> None:
         (Machine(0, 2, "", {}), "--rendezvous: port"),
     ],
 )
-def test_numbers_that_do_not_fit_are_told_to_who_has_them(
+def test_numbers_that_do_not_fit_are_named_where_they_are_given(
     address: str, other: Machine, line: str
 ) -> None:
     others = [Machine(other.rank, other.hosts, address, {}), Machine(1, 2, address, {})]

@@ -351,7 +351,7 @@ def in_background(work: Callable[[], None]) -> threading.Thread:
 
 @pytest.mark.parametrize(("last", "ended"), [(GO, type(None)), (END, PeerError), ("", PeerError)])
 def test_who_gives_up_takes_the_leaders_last_answer(last: str, ended: type) -> None:
-    """The leader may have started others already; one that says nothing is not waited for."""
+    """The leader may have started others already; one that answers nothing is not waited for."""
     jobs = spec(2)
     results: list[TfdistError | None] = []
     timeout = 2.0
@@ -379,6 +379,28 @@ def test_who_gives_up_takes_the_leaders_last_answer(last: str, ended: type) -> N
         asyncio.run(asyncio.wait_for(lead(), SOON))
         follower.join(20.0)  # It does not wait for long, nor until the leader hangs up.
     assert [type(result) for result in results] == [ended]
+
+
+def test_nobody_starts_without_a_task_that_was_let_go() -> None:
+    jobs = spec(3)
+    results: list[TfdistError | None] = []
+    leader = in_background(lambda: results.extend(meet(tasks(jobs, 0), 4.0)))
+    member = Impostor(jobs, 1, other=0)
+
+    async def call() -> None:
+        answering = asyncio.create_task(member.answer_questions())
+        async with member.call() as (connection, _):
+            await connection.send(Status(LEAVE).encode())
+            assert Status.decode(await connection.receive_proven()).state == END
+            # It has not hung up yet.
+            results.extend(await asyncio.to_thread(meet, tasks(jobs, 2), 2.0))
+        await asyncio.to_thread(leader.join, SOON)
+        answering.cancel()
+
+    with member.listener:
+        asyncio.run(asyncio.wait_for(call(), SOON))
+    assert [type(result) for result in results] == [PeerError, PeerError]
+    assert "worker/1 " in str(results[0]) and "worker/1 " in str(results[1])
 
 
 def test_the_leader_does_not_count_a_caller_of_another_cluster() -> None:
@@ -451,7 +473,7 @@ def test_a_task_learns_what_is_wrong_with_itself_as_the_leader_sees_it() -> None
 def test_who_lacks_the_secret_neither_joins_nor_ends_the_job(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It knows cluster, job and protocol, and says that it is one of the tasks."""
+    """It knows cluster, job and protocol, and claims to be one of the tasks."""
     jobs = spec(2)
     monkeypatch.delenv("TFDIST_SECRET", raising=False)
     stranger = Impostor(jobs, 1, other=0)

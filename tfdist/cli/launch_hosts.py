@@ -47,7 +47,7 @@ def wanted(args: argparse.Namespace) -> bool:
     """Returns whether the flags ask for several machines.
 
     Raises:
-        ConfigError: they do not fit together.
+        ConfigError: They do not fit together.
     """
     given = [flag for flag in _ONE_OF_SEVERAL if _value(args, flag) is not None]
     others = ["--spec"] if args.spec is not None else []
@@ -71,14 +71,14 @@ def run(
     """Runs the job, or this machine's part of it, and returns the exit code.
 
     Args:
-        args: the flags.
-        counts: the tasks of each role that they give.
-        command: what to run.
-        options: the options of the run.
+        args: The flags.
+        counts: The tasks of each role that they give.
+        command: What to run.
+        options: The options of the run.
 
     Raises:
-        ConfigError: the flags do not describe a job, or a machine cannot be used.
-        PeerError: a machine did not come.
+        ConfigError: The flags do not describe a job, or a machine cannot be used.
+        PeerError: A machine did not come.
     """
     if not command:
         raise ConfigError("launch: no command given; add '-- COMMAND'")

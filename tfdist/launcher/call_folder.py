@@ -26,9 +26,9 @@ class Failure:
     """An exception of a task.
 
     Attributes:
-        kind: the name of its class in `tfdist.errors`; "" if it has none there.
-        text: its message, in one line.
-        trace: the text of its traceback.
+        kind: The name of its class in `tfdist.errors`; "" if it has none there.
+        text: Its message, in one line.
+        trace: The text of its traceback.
     """
 
     kind: str
@@ -40,7 +40,7 @@ class CallFolder:
     """The files of one call.
 
     Args:
-        folder: where they are; only this user may enter it.
+        folder: Where they are; only this user may enter it.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -52,8 +52,8 @@ class CallFolder:
         """Writes a call for the tasks.
 
         Raises:
-            ConfigError: a part of it cannot be pickled.
-            OSError: the file cannot be written.
+            ConfigError: A part of it cannot be pickled.
+            OSError: The file cannot be written.
         """
         call = _pickled({"function": function, "args": tuple(args), "kwargs": dict(kwargs)})
         # The path is to be set before modules of it are needed. A process with TensorFlow has
@@ -70,8 +70,8 @@ class CallFolder:
         """Writes what the function returned.
 
         Raises:
-            TfdistError: it cannot be pickled.
-            OSError: the file cannot be written.
+            TfdistError: It cannot be pickled.
+            OSError: The file cannot be written.
         """
         try:
             data = cloudpickle.dumps(value)

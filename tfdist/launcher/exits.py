@@ -24,10 +24,10 @@ class Exit:
     """The end of one task.
 
     Attributes:
-        task: its name.
-        code: its exit code, or minus the number of the signal that killed it.
-        at: the time, in seconds of the monotonic clock.
-        note: a description to use instead of the code, where one is known.
+        task: Its name.
+        code: Its exit code, or minus the number of the signal that killed it.
+        at: The time, in seconds of the monotonic clock.
+        note: A description to use instead of the code, where one is known.
     """
 
     task: str
@@ -82,8 +82,8 @@ class Restarts:
     """The number of restarts so far, and the delay before the next one.
 
     Args:
-        most: the number of restarts allowed, of all tasks together.
-        first_delay: seconds before the first restart; doubled from one to the next.
+        most: The number of restarts allowed, of all tasks together.
+        first_delay: Seconds before the first restart; doubled from one to the next.
     """
 
     def __init__(self, most: int, first_delay: float) -> None:
@@ -100,8 +100,8 @@ class Restarts:
         """Counts a restart; returns the seconds to wait before it.
 
         Args:
-            lasted: the duration of the failed run, in seconds.
-            worked: whether it is known to have done some of its work.
+            lasted: The duration of the failed run, in seconds.
+            worked: Whether it is known to have done some of its work.
         """
         self.count += 1
         if worked or lasted >= _STEADY_SECONDS:

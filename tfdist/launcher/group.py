@@ -22,7 +22,7 @@ from tfdist.launcher.stall_watch import Stall, StallWatch
 # The number of the run that a task is part of.
 ATTEMPT_VARIABLE = "TFDIST_ATTEMPT"
 
-# A task that says "I lost a peer" may say so before the peer is seen to have ended.
+# A task that reports "I lost a peer" may do so before the peer is seen to have ended.
 _SETTLE_SECONDS = 2.0
 _TICK_SECONDS = 0.5
 _AGAIN_SECONDS = 1.0
@@ -33,11 +33,11 @@ class TaskPlan:
     """The settings to start one task with.
 
     Attributes:
-        name: its name.
-        command: the program and its arguments.
-        env: its environment, without the variables that depend on the run.
-        share: its part of the machine.
-        log: receives a copy of its output.
+        name: Its name.
+        command: The program and its arguments.
+        env: Its environment, without the variables that depend on the run.
+        share: Its part of the machine.
+        log: Receives a copy of its output.
     """
 
     name: str
@@ -62,14 +62,14 @@ class RunContext:
     """The objects that a run shares with those before and after it.
 
     Attributes:
-        selector: waits for the tasks and for signals.
-        signals: those that this process received.
-        restarts: counts them.
-        watch: checks the tasks' heartbeats.
-        stream: receives the tasks' lines.
-        report: receives the launcher's own.
-        say: prints one of these.
-        grace: seconds a task has between SIGTERM and SIGKILL.
+        selector: Waits for the tasks and for signals.
+        signals: Those that this process received.
+        restarts: Counts them.
+        watch: Checks the tasks' heartbeats.
+        stream: Receives the tasks' lines.
+        report: Receives the launcher's own.
+        say: Prints one of these.
+        grace: Seconds a task has between SIGTERM and SIGKILL.
     """
 
     selector: selectors.BaseSelector
@@ -100,10 +100,10 @@ class GroupRun:
     """Runs all tasks until none is left.
 
     Args:
-        plans: the tasks.
-        cluster: their addresses, by role.
-        attempt: the number of this run, from 1.
-        context: the objects that it shares with other runs.
+        plans: The tasks.
+        cluster: Their addresses, by role.
+        attempt: The number of this run, from 1.
+        context: The objects that it shares with other runs.
     """
 
     def __init__(
@@ -208,7 +208,7 @@ class GroupRun:
             delay = restarts.next_delay(
                 now - self.last[end.task].started, self._context.watch.has_worked(end.task)
             )
-            how = "was ended" if end.note else str(end)  # What the note says was said.
+            how = "was ended" if end.note else str(end)  # The note was printed already.
             self._context.say(f"{end.task} {how}; starting it again in {delay:g} s ({restarts})")
             self._agenda.starts.append((now + delay, end.task))
             return
@@ -326,10 +326,10 @@ def task_environment(
     """Builds a task's environment; more specific variables replace more general ones.
 
     Args:
-        common: the variables that tasks inherit from this process.
-        share: the task's part of the machine, whose GPUs replace the common ones.
-        of_role: the variables that the job sets for the role.
-        of_all: the variables given on the command line.
+        common: The variables that tasks inherit from this process.
+        share: The task's part of the machine, whose GPUs replace the common ones.
+        of_role: The variables that the job sets for the role.
+        of_all: The variables given on the command line.
     """
     env = {**share.env, **common, **of_role}
     if "CUDA_VISIBLE_DEVICES" in share.env:

@@ -22,13 +22,13 @@ class Job:
     """The tasks to start.
 
     Attributes:
-        addresses: of each role, the address of each task; None for any free
+        addresses: Of each role, the address of each task; None for any free
             loopback port.
-        commands: the command of each role.
-        env: the variables of each role.
-        notes: messages to the user about the file that was read.
-        here: the tasks that this machine runs; None for all. Others run elsewhere.
-        noun: what one of them is called.
+        commands: The command of each role.
+        env: The variables of each role.
+        notes: Messages to the user about the file that was read.
+        here: The tasks that this machine runs; None for all. Others run elsewhere.
+        noun: What one of them is called.
     """
 
     addresses: Mapping[str, tuple[str | None, ...]]
@@ -50,7 +50,7 @@ class Job:
         """Describes a job with a number of tasks of each role.
 
         Raises:
-            ConfigError: the counts do not form a cluster, or there is no command.
+            ConfigError: The counts do not form a cluster, or there is no command.
         """
         present = {role: counts[role] for role in ROLES if counts.get(role)}
         if not present:
@@ -73,11 +73,11 @@ class Job:
         other machines, so they are replaced by free loopback ports.
 
         Args:
-            path: a JSON or YAML file.
-            command: what to run; a manifest's own container commands when empty.
+            path: A JSON or YAML file.
+            command: What to run; a manifest's own container commands when empty.
 
         Raises:
-            ConfigError: the file cannot be read or describes no job.
+            ConfigError: The file cannot be read or describes no job.
         """
         documents = [
             item

@@ -37,7 +37,7 @@ STALL_SECONDS = 1800.0
 # The tasks' own limit, in limits of the launcher.
 _TASKS_WAIT = 2
 _DELIVER_SECONDS = 30.0
-_LAST_SECONDS = 1.0  # The same for a job that was told to end.
+_LAST_SECONDS = 1.0  # The same for a job that was stopped.
 _MAX_NAMED = 8
 # What the launcher has open by itself, and for each task (pipe, socket, log, and at its start).
 _DESCRIPTORS = 40
@@ -49,16 +49,16 @@ class LaunchOptions:
     """The options of a run.
 
     Attributes:
-        attempt: the number of the first run; above 1 where others were before.
-        max_restarts: the number of restarts allowed, of all tasks together.
-        restart_delay: seconds before the first restart; doubled from one to the next.
-        grace: seconds a task has between SIGTERM and SIGKILL.
-        stall_timeout: seconds without progress after which a task is lost; 0.0 for never.
-        report: whether to report step times at the end also where there is one task only.
-        log_dir: a directory for a copy of each task's output; None for no copies.
-        env: variables for every task.
-        cpus_per_task: see `machine.divide`.
-        gpus_per_task: see `machine.divide`.
+        attempt: The number of the first run; above 1 where others were before.
+        max_restarts: The number of restarts allowed, of all tasks together.
+        restart_delay: Seconds before the first restart; doubled from one to the next.
+        grace: Seconds a task has between SIGTERM and SIGKILL.
+        stall_timeout: Seconds without progress after which a task is lost; 0.0 for never.
+        report: Whether to report step times at the end also where there is one task only.
+        log_dir: A directory for a copy of each task's output; None for no copies.
+        env: Variables for every task.
+        cpus_per_task: See `machine.divide`.
+        gpus_per_task: See `machine.divide`.
     """
 
     attempt: int = 1
@@ -77,13 +77,13 @@ class Supervisor:
     """Runs one job to its end.
 
     Args:
-        job: the job.
-        options: its options.
-        stream: receives the tasks' lines; stdout by default.
-        report: receives the supervisor's own lines; stderr by default.
+        job: The job.
+        options: Its options.
+        stream: Receives the tasks' lines; stdout by default.
+        report: Receives the supervisor's own lines; stderr by default.
 
     Attributes:
-        cause: after `run`, the end that the job failed by; None if it did not, or was told to end.
+        cause: After `run`, the end that the job failed by; None if it did not, or was stopped.
     """
 
     def __init__(
@@ -109,7 +109,7 @@ class Supervisor:
         """Runs the job and returns the exit code of the cause, or 0.
 
         Raises:
-            ConfigError: the command does not exist, or the log directory cannot be written.
+            ConfigError: The command does not exist, or the log directory cannot be written.
                 Nothing was started.
         """
         _allow_descriptors(len(self._names))
@@ -178,7 +178,7 @@ class Supervisor:
                 return self._interrupted(context.signals, run)
 
     def _interrupted(self, signals: Signals, run: GroupRun) -> int:
-        """Returns the exit code of a job that was told to end: 143 only where it has saved."""
+        """Returns the exit code of a job that was stopped: 143 only where it has saved."""
         if signals.ending[0] == signal.SIGINT:
             return EXIT_INTERRUPTED
         unsaved = run.unsaved()
@@ -292,6 +292,6 @@ def launch(job: Job, options: LaunchOptions | None = None) -> int:
     """Runs a job on this machine and returns the exit code of the cause, or 0.
 
     Raises:
-        ConfigError: the job cannot be started.
+        ConfigError: The job cannot be started.
     """
     return Supervisor(job, options or LaunchOptions()).run()

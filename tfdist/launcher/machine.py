@@ -26,8 +26,8 @@ class TaskResources:
     """The part of the machine that one task may use.
 
     Attributes:
-        cores: the CPU cores to pin it to; none means all.
-        env: the environment variables that limit it accordingly.
+        cores: The CPU cores to pin it to; none means all.
+        env: The environment variables that limit it accordingly.
     """
 
     cores: tuple[int, ...] = ()
@@ -47,7 +47,7 @@ def gpu_ids(environ: Mapping[str, str] | None = None) -> list[str]:
     visible = environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None:
         ids = [part.strip() for part in visible.split(",") if part.strip()]
-        # CUDA stops reading at the first entry that is no device.
+        # CUDA stops reading at the first entry that is not a device.
         return ids[: ids.index("-1")] if "-1" in ids else ids
     driver = Path("/proc/driver/nvidia/gpus")
     found = list(driver.iterdir()) if driver.is_dir() else []
@@ -72,15 +72,15 @@ def divide(
     compute see no GPU and run on all cores with few threads.
 
     Args:
-        tasks: the names of all tasks.
-        computing: those that compute gradients.
+        tasks: The names of all tasks.
+        computing: Those that compute gradients.
         cpus_per_task: "auto", "none" (pin nothing) or a number.
         gpus_per_task: "auto", "none" (hide nothing) or a number.
-        cores: the cores to divide; all usable ones by default.
-        gpus: the GPUs to divide; all visible ones by default.
+        cores: The cores to divide; all usable ones by default.
+        gpus: The GPUs to divide; all visible ones by default.
 
     Raises:
-        ConfigError: a number is given that the machine does not have.
+        ConfigError: A number is given that the machine does not have.
     """
     cores = usable_cores() if cores is None else cores
     gpus = gpu_ids() if gpus is None else gpus
@@ -136,7 +136,7 @@ def common_environment(extra: Mapping[str, str]) -> dict[str, str]:
     """Returns the part of this process's environment that a task may inherit.
 
     Args:
-        extra: variables to be set for every task; only its PATH counts here.
+        extra: Variables to be set for every task; only its PATH counts here.
     """
     env = {"PYTHONUNBUFFERED": "1", **os.environ}
     # `python` and `tfdist` must be those of the environment that this runs in.
@@ -152,7 +152,7 @@ def resolve_command(command: Sequence[str], env: Mapping[str, str]) -> list[str]
     """Checks that a program exists; `tfdist` is always that of this environment.
 
     Raises:
-        ConfigError: there is no such program.
+        ConfigError: No such program exists.
     """
     if (
         command[0] == "tfdist"

@@ -15,8 +15,8 @@ _VARIABLE = re.compile(r"\$\(([A-Za-z_][A-Za-z0-9_]*)\)|\$\$")
 _MOST = 10_000
 
 # Fields of a manifest that are not followed here, and what is done instead.
-_RESTARTS = "--max-restarts says how often tasks start again"
-_END = "the job is done when chief and workers are; beside ps, when the chief is"
+_RESTARTS = "--max-restarts sets how often tasks start again"
+_END = "the job is done when chief and workers are; with ps, when the chief is"
 _DIFFERENT_RUN = {
     "activeDeadlineSeconds": "there is no deadline",
     "backoffLimit": _RESTARTS,

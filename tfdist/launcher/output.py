@@ -40,7 +40,7 @@ class LineAssembler:
 
     A progress bar redraws its line with carriage returns. The last version of
     such a line is kept, and while it is being redrawn one version every two
-    seconds is returned as a line of its own.
+    seconds is returned as a separate line.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -91,15 +91,15 @@ class TaskOutput:
     TensorFlow's log lines (`is_tf_log_line`) go only to `log`, unless TF_CPP_MIN_LOG_LEVEL is 0.
 
     Args:
-        name: the task's name.
-        width: the width of the name column, so that the lines are aligned.
-        stream: receives the lines, and never makes this process wait.
-        log: receives the unchanged bytes.
-        keep: the number of last lines to keep for the report.
+        name: The task's name.
+        width: The width of the name column, so that the lines are aligned.
+        stream: Receives the lines, and never makes this process wait.
+        log: Receives the unchanged bytes.
+        keep: The number of last lines to keep for the report.
 
     Attributes:
-        tail: the last lines.
-        recent: more of them; a reader may clear it to see only the lines that follow.
+        tail: The last lines.
+        recent: More of them; a reader may clear it to see only the lines that follow.
     """
 
     def __init__(

@@ -18,8 +18,8 @@ def free_ports(count: int, host: str = "127.0.0.1") -> list[int]:
     still take one; the task then fails to bind.
 
     Args:
-        count: how many.
-        host: the address to bind to; "" for all interfaces.
+        count: How many.
+        host: The address to bind to; "" for all interfaces.
     """
     below = _first_ephemeral_port()
     candidates = list(range(_LOWEST, below)) if below > _LOWEST + count * 10 else []

@@ -25,11 +25,11 @@ class TaskProcess:
     """A running task. The supervisor reads `control` and `stdout` when they are ready.
 
     Args:
-        name: the task's name.
-        command: what to run.
-        env: its whole environment.
-        cores: the cores to pin it to; none means all.
-        output: receives its output.
+        name: The task's name.
+        command: What to run.
+        env: Its whole environment.
+        cores: The cores to pin it to; none means all.
+        output: Receives its output.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class TaskProcess:
         """Kills the task because it has stalled; its exit then has the note.
 
         Args:
-            note: the problem.
+            note: The problem.
         """
         self._note = note
         self.kill()

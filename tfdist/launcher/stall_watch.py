@@ -27,8 +27,8 @@ class Stall:
     """A task that runs but makes no progress.
 
     Attributes:
-        task: its name.
-        text: a description of the stall, as a clause about the task.
+        task: Its name.
+        text: A description of the stall, as a clause about the task.
     """
 
     task: str
@@ -50,7 +50,7 @@ class StallWatch:
     """Checks heartbeats for stalled tasks, and samples step times.
 
     Args:
-        limit: the seconds without progress after which a task has stalled; 0.0 for never.
+        limit: The seconds without progress after which a task has stalled; 0.0 for never.
     """
 
     def __init__(self, limit: float) -> None:

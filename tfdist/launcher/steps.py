@@ -29,7 +29,7 @@ class StepTimes:
             self._tracing.discard(task)
         elif beat.step_seconds > 0:
             self._samples.setdefault(task, deque(maxlen=_KEEP)).append(beat.step_seconds)
-        # Of steps of many a second, most beats are left out, and the difference says nothing.
+        # Of steps of many a second, most beats are left out, and the difference means nothing.
         if beat.fed > beat.time and beat.fed != self._fed.get(task):
             self._fed[task] = beat.fed
             self._inputs.setdefault(task, deque(maxlen=_KEEP)).append(beat.fed - beat.time)

@@ -196,10 +196,10 @@ def run_task(folder: str) -> None:
     """Calls the function, or serves the chief that does; sends the chief's result or the error.
 
     Args:
-        folder: where the call is.
+        folder: Where the call is.
 
     Raises:
-        SystemExit: the function has raised; the task ends as a script would.
+        SystemExit: The function has raised; the task ends as a script would.
     """
     excepthook.install()
     calls = CallFolder(Path(folder))

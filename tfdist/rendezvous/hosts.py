@@ -35,7 +35,7 @@ from tfdist.rendezvous.sockets import connect, listen, reason, resolve
 _MAX_BYTES = 1 << 20  # the addresses of tens of thousands of tasks
 _READ_SECONDS = 5.0
 _AGAIN_SECONDS = 0.25
-_PATIENCE_SECONDS = 2.0  # beyond the deadline, with host 0 that is there
+_PATIENCE_SECONDS = 2.0  # beyond the deadline, where host 0 has answered
 _TAKEN_SECONDS = 5.0  # for a port to become free
 _MAX_CALLERS = 128
 _MAX_NAMED = 8
@@ -137,7 +137,7 @@ class _Host0:
             await asyncio.sleep(_AGAIN_SECONDS)
 
     async def _answer(self, client: socket.socket) -> None:
-        # An error here: the caller has gone, is too slow, or says what no launcher says.
+        # An error here: the caller has gone, is too slow, or its message is malformed.
         with contextlib.suppress(OSError, ValueError, TimeoutError, KeyError, TypeError):
             caller = _plain(client.getpeername()[0])
             connection = _sign(client, LISTENER)
@@ -204,7 +204,7 @@ async def _follow(machine: Machine, timeout: float) -> Agreed:
                 limit.reschedule(deadline)
                 try:
                     with await connect(await resolve(host, port)) as client:
-                        problem = "is there, and waits for others"
+                        problem = "has answered, and waits for others"
                         limit.reschedule(deadline + _PATIENCE_SECONDS)  # It knows who is missing.
                         return await _call(machine, _sign(client, CALLER))
                 except OSError as error:
@@ -239,7 +239,7 @@ def _sign(client: socket.socket, end: bytes) -> SignedConnection:
 
 
 async def _send(connection: SignedConnection, message: Mapping[str, Any]) -> None:
-    """Sends a message, if the other end is there and reads it."""
+    """Sends a message, if the other end still reads it."""
     with contextlib.suppress(OSError, TimeoutError):
         async with asyncio.timeout(_READ_SECONDS):
             await connection.send(message)

@@ -176,7 +176,7 @@ class _Meeting:
 
     async def _answer(self, client: socket.socket) -> None:
         roster = self._roster
-        # An error here: the caller has gone, is too slow or says what no task says.
+        # An error here: the caller has gone, is too slow or its message is malformed.
         with contextlib.suppress(OSError, ValueError, TimeoutError):
             connection = SignedConnection(client, roster.key, LISTENER)
             async with asyncio.timeout(_READ_SECONDS):

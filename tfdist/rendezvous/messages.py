@@ -1,7 +1,7 @@
 """What tasks tell each other while they meet, and its reading.
 
 A message may come from anyone on the network, so reading checks every field and rejects everything
-else. What a task says counts where the connection has proven it (`signed_connection`).
+else. A message counts where the connection has proven it (`signed_connection`).
 """
 
 from __future__ import annotations

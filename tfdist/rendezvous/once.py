@@ -25,7 +25,7 @@ def meet(cluster: Cluster, timeout: float | None = None, *, job: str = "") -> No
     key = (cluster.fingerprint(), str(cluster.task))
     if key in _met:
         return
-    # The meeting has a deadline of its own, which may be later than a stall's.
+    # The meeting has its own deadline, which may be later than a stall's.
     heartbeat = HeartbeatWriter()
     heartbeat.write("meeting")
     rendezvous(cluster, wait_seconds() if timeout is None else timeout, job=job)

@@ -19,11 +19,11 @@ def check_own_address(cluster: Cluster) -> bool:
     """Checks that the address of this task leads to this machine.
 
     An address that no interface has may do so all the same, as where a container is reached through
-    its host, so this task calls itself before it says no. A name that does not resolve yet, and a
-    port that a running task has, are nothing to complain about.
+    its host, so this task calls itself before it refuses one. A name that does not resolve yet, and
+    a port that a running task has, are accepted.
 
     Returns:
-        Whether it does; False where that cannot be told, and where this task has no address.
+        Whether it does; False where that is unknown, and where this task has no address.
 
     Raises:
         ConfigError: It leads elsewhere, or nowhere.
@@ -59,7 +59,7 @@ def check_own_port(cluster: Cluster) -> None:
 
 
 async def _leads_here(host: str, port: int) -> bool | None:
-    """Returns whether a call to the address comes out here; None where that cannot be told."""
+    """Returns whether a call to the address comes out here; None where that is unknown."""
     try:
         async with asyncio.timeout(_SECONDS):
             places = await resolve(host, port)

@@ -52,12 +52,13 @@ class Questions:
                 await asyncio.gather(*(self._ask(roster.peers[name]) for name in set(wanted)))
 
     async def _ask_again(self, peer: Peer) -> None:
-        pause = _FIRST_PAUSE
+        pause, again_at = _FIRST_PAUSE, 0.0
         while True:
-            if not (peer.met and peer.reports):
-                await self._ask(peer)
             # One that has answered is about to report.
-            await asyncio.sleep(_REPORT_SECONDS if peer.met else pause)
+            if not peer.met or (not peer.reports and time.monotonic() > again_at):
+                await self._ask(peer)
+                again_at = time.monotonic() + _REPORT_SECONDS
+            await asyncio.sleep(pause)
             pause = min(pause * 1.5, _PAUSE_SECONDS)
 
     async def _ask(self, peer: Peer) -> None:

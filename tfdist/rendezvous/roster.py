@@ -28,7 +28,7 @@ class Peer:
         reports: The nonces of the processes that report to this task, its leader, as this task.
         problem: The problem at its address; empty where it was not asked.
         endpoints: The addresses that its name resolved to.
-        away: Whether something at its address, or of its name, says that it is not there.
+        away: Whether it is known not to be there: its name does not resolve, or another answers.
         silent: Whether nothing there answered in time; the name may stand for another place now.
         running_since: The time, in seconds, since which TensorFlow listens on its port.
     """
@@ -84,7 +84,7 @@ class Roster:
         return Hello(self.name, self.nonce, reports)
 
     def hear(self, answer: Status) -> None:
-        """Records what the leader says is wrong."""
+        """Records the problems that the leader reports."""
         self._heard, self._heard_at = answer, time.monotonic()
 
     def see_duplicate(self, name: str) -> None:
@@ -129,7 +129,7 @@ class Roster:
     def _problems(self) -> list[Problem]:
         """Returns what keeps the tasks from starting, the hopeless first, in the cluster's order.
 
-        What the leader says counts where it is there; a task looks for the others itself else.
+        The leader's list counts where it is there; otherwise the task has looked for others itself.
         """
         found = self.faults.gravest()
         if not self.leads and not self._leader_is_gone():

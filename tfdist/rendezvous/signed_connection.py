@@ -120,7 +120,7 @@ class SignedConnection:
         """Waits for a message.
 
         Raises:
-            OSError: The other end has hung up, or says too much or no JSON.
+            OSError: The other end has hung up, or its message is too long or not JSON.
         """
         size, proof = _HEAD.unpack(await self._read(_HEAD.size))
         if size > self._most:

@@ -2,9 +2,9 @@
 
 A task reports again and again over one connection, and the leader answers each report: what is
 still wrong, or "go", or "end". It holds an answer back for a moment, so that "go" reaches all at
-once. A task whose time is over says so in its report and takes the answer: where the leader has
-said "go" to others already, it starts too. So none starts while another gives up, unless the leader
-or the network is lost at that moment; whoever has started then ends by its watchdog.
+once. A task whose time is over asks to leave in its report, and obeys the answer: where the leader
+has said "go" to others already, it starts too. So none starts while another gives up, unless the
+leader or the network is lost at that moment; whoever has started then ends by its watchdog.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class StartBarrier:
         Raises:
             OSError: It has hung up.
             TimeoutError: It has fallen silent.
-            ValueError: It says what no task says.
+            ValueError: Its message is malformed.
         """
         roster = self._roster
         peer = roster.peers[hello.task]
@@ -97,6 +97,7 @@ class StartBarrier:
                             await self._decided.wait()
                 answer = self._current_answer()
                 if report.state == LEAVE and answer.state == WAIT:
+                    peer.reports.discard(hello.nonce)  # Before it knows: nobody starts without it.
                     answer = dataclasses.replace(answer, state=END)
                 async with asyncio.timeout(_SILENT_SECONDS):
                     await connection.send(answer.encode())

@@ -31,18 +31,18 @@ def launch_member(
     """Agrees with the other hosts, runs the tasks of this one, and returns the exit code.
 
     Args:
-        rank: the number of this host, from 0.
-        hosts: how many there are.
-        address: where host 0 listens for the others.
-        counts: the tasks of each role on this host.
-        command: what they run.
-        options: those of the run.
-        managed: whether to stop with standard input. The exit code then also says where a task
-            was lost: 137 if it was here, 138 if the tasks here complain of others.
+        rank: The number of this host, from 0.
+        hosts: How many there are.
+        address: Where host 0 listens for the others.
+        counts: The tasks of each role on this host.
+        command: What they run.
+        options: Those of the run.
+        managed: Whether to stop with standard input. The exit code then also shows where a
+            task was lost: 137 if it was here, 138 if the tasks here complain of others.
 
     Raises:
-        ConfigError: the hosts do not fit together, or the tasks cannot be started.
-        PeerError: a host did not come.
+        ConfigError: The hosts do not fit together, or the tasks cannot be started.
+        PeerError: A host did not come.
     """
     if managed:
         stop_with_stdin()

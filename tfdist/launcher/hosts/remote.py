@@ -28,9 +28,9 @@ def main(variables: Sequence[str], host: str, command: Sequence[str]) -> int:
     """Runs ssh; returns the exit code of the launcher on the other machine, or that it was lost.
 
     Args:
-        variables: the names of those to pass on.
-        host: the machine, for messages.
-        command: ssh, its arguments, and what to run there.
+        variables: The names of those to pass on.
+        host: The machine, for messages.
+        command: Ssh, its arguments, and what to run there.
     """
     signal.pthread_sigmask(signal.SIG_BLOCK, _AWAITED)
     ssh = subprocess.Popen(

@@ -32,7 +32,7 @@ _ANSWER_SECONDS = 30.0
 _SSH_FAILED = 255
 # Seconds that the launcher of a machine has more than its tasks to end.
 _LAUNCHER_SECONDS = 5.0
-# Says that all is there, and a free port: printed last, after whatever a login prints.
+# Prints the version and a free port: last, after whatever a login prints.
 _GREETING = (
     "import tfdist; from tfdist.launcher.ports import free_ports; "
     "print('tfdist', tfdist.__version__, *free_ports(1, ''))"
@@ -44,9 +44,9 @@ class Host:
     """A machine of a job.
 
     Attributes:
-        name: what other machines call it; an IPv6 address is in brackets.
-        user: whom to log in as; "" for ssh's own choice.
-        workers: the number of workers there.
+        name: What other machines call it; an IPv6 address is in brackets.
+        user: Whom to log in as; "" for ssh's own choice.
+        workers: The number of workers there.
     """
 
     name: str
@@ -64,7 +64,7 @@ def read_hosts(text: str) -> list[Host]:
     """Reads hosts: `a,user@b:2,[fd00::1]:4`.
 
     Raises:
-        ConfigError: one is malformed or named twice, or others cannot reach it by its name.
+        ConfigError: One is malformed or named twice, or others cannot reach it by its name.
     """
     hosts: dict[tuple[str, int], Host] = {}
     for item in text.split(","):
@@ -96,15 +96,15 @@ def launch_on_hosts(
     """Runs a job on several machines, and returns the exit code of the cause, or 0.
 
     Args:
-        hosts: the machines; a chief and evaluators are on the first, ps on each in turn.
-        counts: the tasks of each role but worker.
-        flags: those of `tfdist launch` for each machine.
-        command: what the tasks run.
-        options: those of the run; its log directory and its restarts are for all machines together.
-        ssh: the command to log in with, and its own arguments.
+        hosts: The machines; a chief and evaluators are on the first, ps on each in turn.
+        counts: The tasks of each role but worker.
+        flags: Those of `tfdist launch` for each machine.
+        command: What the tasks run.
+        options: Those of the run; its log directory and its restarts are for all machines together.
+        ssh: The command to log in with, and its own arguments.
 
     Raises:
-        ConfigError: a machine cannot be reached, or lacks what it needs. Nothing was started.
+        ConfigError: A machine cannot be reached, or lacks what it needs. Nothing was started.
     """
     words = _words(ssh)
     port = _greet(hosts, words)
@@ -166,7 +166,7 @@ def _greet(hosts: Sequence[Host], ssh: Sequence[str]) -> int:
     """Logs in to all hosts; returns a port that is free on the first.
 
     Raises:
-        ConfigError: a host cannot be reached, or lacks what it needs.
+        ConfigError: A host cannot be reached, or lacks what it needs.
     """
     line = _there([sys.executable, "-c", _GREETING])
     until = time.monotonic() + _ANSWER_SECONDS

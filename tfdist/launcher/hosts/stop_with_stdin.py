@@ -27,7 +27,7 @@ def stop_with_stdin() -> None:
     """Sets the variables, and has this process end with standard input from then on.
 
     Raises:
-        ConfigError: standard input holds no variables.
+        ConfigError: Standard input holds no variables.
     """
     fd = sys.stdin.fileno() if sys.stdin is not None else _refuse()
     try:
