@@ -270,7 +270,7 @@ def test_a_reader_that_goes_away_does_not_end_the_job(launch: Launch) -> None:
     _, err = process.communicate(timeout=SOON)
     assert launch.marks.read_text().count("end") == 2
     assert process.returncode == 5
-    assert err.count("tfdist: stdout cannot be written to (Broken pipe); the job goes on") == 1
+    assert err.count("tfdist: stdout cannot be written to (Broken pipe); the job continues") == 1
 
 
 def test_a_reader_that_does_not_read_leaves_the_launcher_awake(launch: Launch) -> None:
@@ -295,7 +295,7 @@ def test_a_closed_terminal_does_not_end_the_job(launch: Launch, ignored: bool) -
     go(launch)
     _, err = process.communicate(timeout=SOON)
     assert process.returncode == 0
-    assert err.count("tfdist: SIGHUP: the job goes on; to end it: kill ") == (not ignored)
+    assert err.count("tfdist: SIGHUP: the job continues; to end it: kill ") == (not ignored)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="makes a small disk, which needs root")

@@ -184,7 +184,7 @@ class GroupRun:
         signals = self._context.signals
         if signals.hung_up:
             signals.hung_up = False
-            self._context.say(f"SIGHUP: the job goes on; to end it: kill {os.getpid()}")
+            self._context.say(f"SIGHUP: the job continues; to end it: kill {os.getpid()}")
         if signals.report_wanted:
             signals.report_wanted = False
             self._context.say(self._context.watch.steps.report() or "no steps have been made yet")
