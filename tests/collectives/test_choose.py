@@ -85,3 +85,19 @@ def test_the_environment_says_what_auto_is(monkeypatch):
     monkeypatch.setenv("TFDIST_TRANSPORT", "pigeon")
     with pytest.raises(ConfigError, match="TFDIST_TRANSPORT: 'pigeon'"):
         made(Strategy(), Group())
+
+
+def test_a_ring_can_send_after_the_backward_pass(monkeypatch):
+    class Unshared:
+        def share_memory(self):
+            return False
+
+    given = []
+    monkeypatch.setattr(choose, "ring_of", lambda *_: (Unshared(), ""))
+    monkeypatch.setattr(choose, "_waiting_is_idle", lambda ring: True)
+    monkeypatch.setattr(choose, "RingTransport", lambda ring, **more: given.append(more))
+    made(Strategy(), Group())
+    with choose.sending_after_backward():
+        made(Strategy(), Group())
+    made(Strategy(), Group())
+    assert [more["overlaps"] for more in given] == [True, False, True]

@@ -42,10 +42,14 @@ _may_overlap = contextvars.ContextVar("may_overlap", default=True)
 
 @contextlib.contextmanager
 def sending_after_backward() -> Iterator[None]:
-    """Within it, rings that are chosen send gradients when the backward pass is over.
+    """Makes `make_transport` return rings that send when the backward pass is over.
 
-    Usually they send what is ready while the rest is still computed, if the worker would wait
-    otherwise. The sums are the same: this is there to measure what the overlap brings.
+    Outside of it, a ring sends gradients during the backward pass if that saves time. The sums are
+    the same: this is for measuring what that saves. All workers must enter it, or none.
+
+    Example:
+        >>> with sending_after_backward():
+        ...     tfdist.Trainer(model).fit(data)
     """
     token = _may_overlap.set(False)
     try:
