@@ -31,7 +31,7 @@ COMMANDS = {
     "export": ("tfdist.cli.export", "write it as a SavedModel"),
     "pack": ("tfdist.cli.pack", "pack a folder of images into few files"),
     "plan": ("tfdist.cli.plan", "compute batch size, learning rate and cost"),
-    "bench": ("tfdist.cli.bench", "measure speed, scaling, batches, input, collectives, losses"),
+    "bench": ("tfdist.cli.bench", "measure scaling, batch sizes, input and collectives"),
     "profile": ("tfdist.cli.profile", "show where the time of recorded steps went"),
     "report": ("tfdist.cli.report", "draw one or several runs into one page"),
     "render": ("tfdist.cli.render", "write manifests for Kubernetes or Slurm"),
