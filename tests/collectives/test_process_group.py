@@ -9,8 +9,9 @@ import tensorflow as tf
 
 import tfdist
 from tests.collectives.workers import run_workers
+from tfdist.collectives import process_group
 from tfdist.collectives.layout import ReplicaLayout
-from tfdist.collectives.process_group import ProcessGroup
+from tfdist.collectives.process_group import NO_CALL, ProcessGroup
 
 
 @pytest.mark.parametrize(
@@ -44,6 +45,13 @@ def test_a_process_on_its_own_agrees_with_itself(devices):
     assert group.broadcast(b"abc") == b"abc"
     group.prepare_barrier()
     group.barrier()
+
+
+@pytest.mark.parametrize("call", [NO_CALL, "fit", "evaluate", "predict"])
+def test_the_name_of_a_call_travels_as_a_number(call):
+    number = process_group._encode(call)
+    assert 0 < number < 2**63
+    assert process_group._decode(number) == call
 
 
 PROGRAM = """

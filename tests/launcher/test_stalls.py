@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tfdist.launcher import stacks
-from tfdist.launcher.stalls import Sign, culprit, describe, overdue
+from tfdist.launcher.stalls import TaskStatus, culprit, describe, overdue
 from tfdist.launcher.steps import StepTimes
 from tfdist.runtime.heartbeat import Beat, HeartbeatWriter, read
 
@@ -24,87 +24,91 @@ READING = ("/lib/tensorflow/python/ops/gen_dataset_ops.py", 3081, "iterator_get_
 IN_CALLBACK = ("/home/me/train.py", 7, "on_epoch_end")
 
 
-def sign(
+def status_of(
     task: str, phase: str = "training", *, fed: float = 0.0, idle: float = 11.0, **more
-) -> Sign:
+) -> TaskStatus:
     """A task whose last beat is at time 100."""
-    return Sign(task, Beat(phase, 1, 20, 100.0, 0.1, 1, fed), idle, **more)
+    return TaskStatus(task, Beat(phase, 1, 20, 100.0, 0.1, 1, fed), idle, **more)
 
 
-WAITING = sign("worker/0", fed=100.1, at=IN_TENSORFLOW)
+WAITING = status_of("worker/0", fed=100.1, at=IN_TENSORFLOW)
 
 
 @pytest.mark.parametrize(
     ("other", "said"),
     [
-        (sign("worker/1", fed=99.9, at=IN_TENSORFLOW), "it waits for its input"),
-        (sign("worker/1", fed=99.9), "it waits for its input"),
-        (sign("worker/1", fed=100.1, at=READING), "it waits for its input"),
-        (sign("worker/1", fed=100.2, at=IN_CALLBACK), "in on_epoch_end (train.py line 7)"),
-        (sign("worker/1", fed=100.2, stopped=9.0), "(SIGSTOP)"),
-        (sign("worker/1", "saving", idle=700.0, at=IN_TENSORFLOW), "saving in epoch 2"),
-        (sign("worker/1", fed=100.05), "it waits for its input"),  # many steps a second
+        (status_of("worker/1", fed=99.9, at=IN_TENSORFLOW), "it waits for its input"),
+        (status_of("worker/1", fed=99.9), "it waits for its input"),
+        (status_of("worker/1", fed=100.1, at=READING), "it waits for its input"),
+        (status_of("worker/1", fed=100.2, at=IN_CALLBACK), "in on_epoch_end (train.py line 7)"),
+        (status_of("worker/1", fed=100.2, stopped=9.0), "(SIGSTOP)"),
+        (status_of("worker/1", "saving", idle=700.0, at=IN_TENSORFLOW), "saving in epoch 2"),
+        (status_of("worker/1", fed=100.05), "it waits for its input"),  # many steps a second
     ],
 )
-def test_the_one_that_the_others_wait_for_is_named(other: Sign, said: str) -> None:
-    for signs in ([WAITING, other], [other, WAITING]):
-        assert overdue(signs, LIMIT)
-        assert culprit(signs) is other
-        text = describe(other, signs)
+def test_the_one_that_the_others_wait_for_is_named(other: TaskStatus, said: str) -> None:
+    for statuses in ([WAITING, other], [other, WAITING]):
+        assert overdue(statuses, LIMIT)
+        assert culprit(statuses) is other
+        text = describe(other, statuses)
         assert said in text and text.endswith("; worker/0 waits for it")
 
 
 def test_a_collective_between_epochs_is_told_from_a_callback() -> None:
     """There all have had their input, and fast input is no merit."""
     waits = dataclasses.replace(WAITING, beat=Beat("training", 1, 20, 100.0, 0.1, 1, 99.5))
-    stuck = sign("worker/1", fed=99.9, at=IN_CALLBACK)
+    stuck = status_of("worker/1", fed=99.9, at=IN_CALLBACK)
     assert culprit([waits, stuck]) is stuck
 
 
 def test_who_waits_in_the_ring_waits_for_a_peer() -> None:
-    ring = ("/lib/tfdist/collectives/ring/stream.py", 81, "_wait")
-    waits = sign("worker/1", idle=11.5, at=ring)
-    reads = sign("worker/0", at=READING)
+    ring = ("/anywhere/stream.py", 81, "_wait")
+    waits = status_of("worker/1", idle=11.5, at=ring)
+    waits = dataclasses.replace(waits, beat=dataclasses.replace(waits.beat, waits=True))
+    reads = status_of("worker/0", at=READING)
     assert culprit([reads, waits]) is reads
     assert describe(reads, [reads, waits]).endswith("it waits for its input; worker/1 waits for it")
 
 
 def test_a_task_that_never_came_is_named_by_those_that_wait_for_it() -> None:
-    waiting = sign("worker/0", "building", idle=700.0, at=IN_TENSORFLOW)
-    absent = Sign("worker/1", None, 720.0)
+    waiting = status_of("worker/0", "building", idle=700.0, at=IN_TENSORFLOW)
+    absent = TaskStatus("worker/1", None, 720.0)
     assert overdue([waiting, absent], LIMIT) and culprit([waiting, absent]) is absent
     assert "has not begun to train; worker/0 waits" in describe(absent, [waiting, absent])
 
 
 @pytest.mark.parametrize(
-    "signs",
+    "statuses",
     [
-        [sign("worker/0", fed=100.1, idle=9.0), sign("worker/1", idle=9.5)],
+        [status_of("worker/0", fed=100.1, idle=9.0), status_of("worker/1", idle=9.5)],
         # The others wait for the chief while it saves, and all of them while they compile.
-        [WAITING, sign("worker/1", "saving", idle=500.0)],
-        [sign("worker/0", "tracing", idle=500.0), sign("worker/1", "building", idle=500.0)],
-        [Sign("worker/0", None, 10_000.0)],
-        [sign("chief/0", "done", idle=10_000.0), Sign("worker/1", None, 10_000.0)],
-        [sign("ps/0", "serving", idle=10_000.0)],
+        [WAITING, status_of("worker/1", "saving", idle=500.0)],
+        [
+            status_of("worker/0", "tracing", idle=500.0),
+            status_of("worker/1", "building", idle=500.0),
+        ],
+        [TaskStatus("worker/0", None, 10_000.0)],
+        [status_of("chief/0", "done", idle=10_000.0), TaskStatus("worker/1", None, 10_000.0)],
+        [status_of("ps/0", "serving", idle=10_000.0)],
     ],
 )
-def test_no_false_alarm(signs: list[Sign]) -> None:
-    assert not overdue(signs, LIMIT)
+def test_no_false_alarm(statuses: list[TaskStatus]) -> None:
+    assert not overdue(statuses, LIMIT)
 
 
 def test_a_stopped_task_counts_whatever_it_did() -> None:
-    stopped = Sign("worker/1", None, 20.0, stopped=10.5)
-    assert overdue([sign("worker/0", idle=5.0), stopped], LIMIT)
-    assert culprit([sign("worker/0", fed=101.0), stopped]) is stopped
+    stopped = TaskStatus("worker/1", None, 20.0, stopped=10.5)
+    assert overdue([status_of("worker/0", idle=5.0), stopped], LIMIT)
+    assert culprit([status_of("worker/0", fed=101.0), stopped]) is stopped
 
 
 def test_beside_ps_a_stopped_worker_is_named_and_not_the_chief_that_waits_for_it() -> None:
-    chief = sign("chief/0", idle=12.0, at=("/lib/python/threading.py", 1, "wait"))
-    served = [sign(name, "serving", idle=50.0) for name in ("worker/0", "ps/0")]
-    stopped = sign("worker/1", "serving", idle=50.0, stopped=9.0)
-    signs = [chief, *served, stopped]
-    assert overdue(signs, LIMIT) and culprit(signs) is stopped
-    assert describe(stopped, signs).endswith("; chief/0 waits for it")
+    chief = status_of("chief/0", idle=12.0, at=("/lib/python/threading.py", 1, "wait"))
+    served = [status_of(name, "serving", idle=50.0) for name in ("worker/0", "ps/0")]
+    stopped = status_of("worker/1", "serving", idle=50.0, stopped=9.0)
+    statuses = [chief, *served, stopped]
+    assert overdue(statuses, LIMIT) and culprit(statuses) is stopped
+    assert describe(stopped, statuses).endswith("; chief/0 waits for it")
     assert culprit([chief, *served]) is chief
 
 

@@ -79,3 +79,18 @@ def test_sigusr1_prints_the_stacks(tmp_path):
     assert result.returncode == 0 != signal.SIGUSR1
     assert "in where_it_hangs" in result.stderr
     assert result.stdout == "goes on\n"
+
+
+def test_a_task_that_waits_for_a_peer_records_it(tmp_path, monkeypatch):
+    path = str(tmp_path / "beat")
+    heartbeat.record_waiting(True)  # No file is named.
+    monkeypatch.setenv("TFDIST_HEARTBEAT", path)
+    HeartbeatWriter().write("training")
+    assert not heartbeat.read(path).waits
+    before = heartbeat.read(path)
+    heartbeat.record_waiting(True)
+    assert heartbeat.read(path).waits
+    assert heartbeat.read(path) == before  # To wait is no progress.
+    heartbeat.record_waiting(False)
+    heartbeat.record_waiting(False)
+    assert not heartbeat.read(path).waits

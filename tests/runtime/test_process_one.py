@@ -244,7 +244,7 @@ def test_while_tensorflow_connects(start):
     config = configs(worker=2)
     program = (
         "from tfdist.runtime import process_one, sigterm\n"
-        "process_one.go_on_in_a_child(); sigterm.end_process_one()\n"
+        "process_one.continue_in_child(); sigterm.end_process_one()\n"
         "import tfdist; tfdist.build_strategy('multi_worker_mirrored'); print('built')\n"
     )
     process = start("-c", program, TF_CONFIG=config["worker/0"])
@@ -266,8 +266,8 @@ def test_while_tensorflow_connects(start):
     [("sys.exit(0)", 0), ("sys.exit(2)", 2), ("os.kill(os.getpid(), 9)", 137)],
 )
 def test_process_one_ends_as_its_child_does(start, program, code):
-    before = "import os, sys; from tfdist.runtime.process_one import go_on_in_a_child\n"
-    process = start("-c", f"{before}go_on_in_a_child(); assert os.getpid() != 1; {program}")
+    before = "import os, sys; from tfdist.runtime.process_one import continue_in_child\n"
+    process = start("-c", f"{before}continue_in_child(); assert os.getpid() != 1; {program}")
     assert process._unshare.wait(timeout=SOON) == code, process.log.read_text()
 
 

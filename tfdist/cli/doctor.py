@@ -41,7 +41,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--wait", type=seconds, metavar="S", help=help)
     parser.add_argument("--json", action="store_true", help="print JSON")
     args = parser.parse_args(argv)
-    process_one.go_on_in_a_child()
+    process_one.continue_in_child()
     sigterm.end_process_one()
 
     def say(finding: Finding) -> None:

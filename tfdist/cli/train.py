@@ -51,7 +51,7 @@ def main(argv: list[str]) -> int:
         PeerError: A task of the cluster is missing or was lost.
     """
     options = parse(argv)
-    process_one.go_on_in_a_child()
+    process_one.continue_in_child()
     survive_broken_pipe()
     sigterm.end_process_one()
     cluster = Cluster.from_environment()

@@ -14,8 +14,10 @@ from tfdist.collectives.tensorflow import TensorFlowTransport
 
 _BROADCAST_BYTES = 16 << 20
 
-# The trainer's methods in which workers exchange values.
-CALLS = ("no call", "fit", "evaluate", "predict")
+# What `ProcessGroup.call` is while no call runs.
+NO_CALL = "no call"
+# Characters of a call's name, as one number of 64 bits carries it.
+_CALL_CHARS = 8
 
 
 class ProcessGroup:
@@ -32,7 +34,8 @@ class ProcessGroup:
         task: This process, as `worker/0`.
         layout: The replicas it holds.
         tasks: The processes that train together, as `worker/0`, in their order; empty for one.
-        call: The trainer's method that runs, one of `CALLS`; every exchange compares it.
+        call: The name of the call that runs, of at most 8 ASCII characters, set by its owner;
+            every exchange compares it.
         ring: This process's place in the workers' ring, None where they have none. Values are
             then exchanged over it too, as it detects a lost peer at once.
     """
@@ -52,7 +55,7 @@ class ProcessGroup:
             self.layout = ReplicaLayout(0, 1, replicas, replicas)
         self.tasks = [f"{job}/{index}" for job, index in tasks]
         self.ring: Ring | None = None
-        self.call = CALLS[0]
+        self.call = NO_CALL
         self.is_chief = self.layout.worker == 0
         self.has_peers = not is_synchronous or len(tasks) > 1
         self.task = "this process" if is_synchronous else "chief/0"
@@ -69,21 +72,21 @@ class ProcessGroup:
         All workers must call it at the same point.
 
         Raises:
-            OutOfStepError: They are in different calls of the trainer's methods.
+            OutOfStepError: They are in different calls.
         """
         if self.layout.workers == 1:
             return [value]
-        own = np.array([value, CALLS.index(self.call)], np.int64)
+        own = np.array([value, _encode(self.call)], np.int64)
         if self.ring is not None:
             rows = np.array(self.ring.all_gather(own))
         else:
             mine = np.zeros((self.layout.workers, 2), np.int64)
             mine[self.layout.worker] = own
             rows = self._sum_of_workers(tf.constant(mine)).numpy()
-        calls = [CALLS[number] for number in rows[:, 1]]
+        calls = [_decode(number) for number in rows[:, 1]]
         if len(set(calls)) > 1:
-            told = ", ".join(f"{t} {call}" for t, call in zip(self.tasks, calls, strict=True))
-            raise out_of_step(self.task, told)
+            named = ", ".join(f"{t} {call}" for t, call in zip(self.tasks, calls, strict=True))
+            raise out_of_step(self.task, named)
         return [int(v) for v in rows[:, 0]]
 
     def prepare_barrier(self) -> None:
@@ -165,3 +168,12 @@ class ProcessGroup:
             return self._transport.broadcast([mine])[0]
 
         return self._strategy.experimental_local_results(self._strategy.run(replica))[0]
+
+
+def _encode(call: str) -> int:
+    """Returns the name of a call as a number; the first bit is 0, as in all of ASCII."""
+    return int.from_bytes(call.encode("ascii").ljust(_CALL_CHARS, b"\0"), "big")
+
+
+def _decode(number: int) -> str:
+    return int(number).to_bytes(_CALL_CHARS, "big").rstrip(b"\0").decode("ascii")

@@ -1,11 +1,11 @@
 """Runs between the launcher and one task, so that no process is left behind.
 
 Run as a script with the arguments `CONTROL_FD CORES COMMAND...`. It starts the
-command in a process group of its own and reports to the launcher over the
+command in its own process group and reports to the launcher over the
 control socket. When the launcher dies, however it dies, the socket closes and
 the guard kills the task and all that the task started; when the guard is
 killed, the kernel kills the task. It imports no more than it needs, because
-one runs beside every task.
+one runs next to every task.
 
 From the launcher: `T` (SIGTERM to the task's group), `K` (SIGKILL to all). To
 the launcher: `pid N`, then `exit STATUS` with the status from `waitpid`.
@@ -128,7 +128,7 @@ class Guard:
         self._stopping = True
         with contextlib.suppress(OSError):
             os.killpg(self._pid, signal.SIGTERM)
-            # A stopped process does not see SIGTERM until it goes on.
+            # A stopped process does not see SIGTERM until it continues.
             os.killpg(self._pid, signal.SIGCONT)
 
     def _ask_orphans(self) -> None:

@@ -1,7 +1,7 @@
 """Writes to streams and files that may be lost, full or slow, and never waits for them.
 
 A reader may go away (`| head`), a terminal may be closed or stopped (Ctrl-S), a disk may be full:
-the job goes on without that output, which is said once.
+the job continues without that output, which is reported once.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ import selectors
 from collections.abc import Callable
 from typing import BinaryIO, TextIO
 
-# So much waits for a slow reader; what comes when it is full is dropped.
+# So much waits for a slow reader; what comes when that is full is dropped.
 _MOST_BYTES = 8 << 20
 # A pipe that is ready takes as much at once (PIPE_BUF), and so does a terminal or a socket.
 _AT_ONCE = 4096
-# After these there is nobody left to write to; the disk may have room again.
+# After these errors nobody is left to read; after others, such as a full disk, writing may work.
 _FINAL = (errno.EPIPE, errno.EIO, errno.EBADF, errno.ECONNRESET, errno.ENXIO)
 
 
@@ -117,7 +117,7 @@ class LogFile:
         self._say = say
 
     def write(self, data: bytes) -> None:
-        """Writes, or says that it could not."""
+        """Writes, or reports that it could not."""
         try:
             self._file.write(data)
         except OSError as error:
@@ -133,7 +133,7 @@ def standard(stream: TextIO | None) -> TextIO | None:
 
 
 def two_outlets(stream: TextIO | None, report: TextIO | None) -> tuple[Outlet, Outlet]:
-    """Returns the outlets for tasks' lines and for one's own, each of which tells of the other."""
+    """Returns outlets for tasks' lines and the launcher's; each reports the loss of the other."""
     lines = Outlet(standard(stream), "stdout")
     own = Outlet(standard(report), "stderr")
     lines.say = lambda text: own.write(f"tfdist: {text}\n")

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import selectors
 import signal
 from types import TracebackType
 from typing import Any
+
+from tfdist.runtime.wakeup import Wakeup
 
 _ENDING = (signal.SIGINT, signal.SIGTERM)
 _OTHERS = (signal.SIGHUP, signal.SIGUSR2)
@@ -17,12 +18,12 @@ class Signals:
     """Records signals within a `with` block, where they would end the process otherwise.
 
     Attributes:
-        ending: those that ask to end (SIGINT, SIGTERM), in order.
-        hung_up: whether SIGHUP came, as when a terminal is closed; the reader resets it.
-        report_wanted: whether SIGUSR2 came; the reporter resets it.
+        ending: Those that ask to end (SIGINT, SIGTERM), in order.
+        hung_up: Whether SIGHUP came, as when a terminal is closed; the reader resets it.
+        report_wanted: Whether SIGUSR2 came; the reporter resets it.
 
     Args:
-        selector: is woken by each signal, with None as its data.
+        selector: Is woken by each signal, with None as its data.
     """
 
     def __init__(self, selector: selectors.BaseSelector) -> None:
@@ -31,15 +32,12 @@ class Signals:
         self.report_wanted = False
         self._selector = selector
         self._before: dict[int, Any] = {}
-        self._wakeup: int | None = None
+        self._wakeup: Wakeup | None = None
 
     def __enter__(self) -> Signals:
-        self._read, self._write = os.pipe()
-        os.set_blocking(self._read, False)
-        os.set_blocking(self._write, False)
-        self._selector.register(self._read, selectors.EVENT_READ, None)
         with contextlib.suppress(ValueError):  # Not in the main thread: no signals come.
-            self._wakeup = signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
+            self._wakeup = Wakeup()
+            self._selector.register(self._wakeup, selectors.EVENT_READ, None)
             for number in (*_ENDING, *_OTHERS):
                 if number == signal.SIGHUP and signal.getsignal(number) == signal.SIG_IGN:
                     continue  # nohup
@@ -55,15 +53,13 @@ class Signals:
         for number, handler in self._before.items():
             signal.signal(number, handler)
         if self._wakeup is not None:
-            signal.set_wakeup_fd(self._wakeup)
-        self._selector.unregister(self._read)
-        os.close(self._read)
-        os.close(self._write)
+            self._selector.unregister(self._wakeup)
+            self._wakeup.close()
 
     def drain(self) -> None:
-        """Empties the pipe that woke the selector."""
-        with contextlib.suppress(OSError):
-            os.read(self._read, 4096)
+        """Empties the descriptor that woke the selector."""
+        if self._wakeup is not None:
+            self._wakeup.read()
 
     def _take_down(self, number: int, frame: Any) -> None:
         del frame

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from tfdist.launcher import stacks, stalls
 from tfdist.launcher.process import TaskProcess
-from tfdist.launcher.stalls import Sign
+from tfdist.launcher.stalls import TaskStatus
 from tfdist.launcher.steps import StepTimes
 from tfdist.runtime import heartbeat
 from tfdist.runtime.timeouts import SuspendAwareClock
@@ -77,7 +77,7 @@ class StallWatch:
 
     def forget(self, task: str) -> None:
         """Removes the files of an earlier run of the task, before it is started."""
-        for path in (self.path(task), f"{self.path(task)}.fed") if self._folder else ():
+        for path in heartbeat.files(self.path(task)) if self._folder else ():
             with contextlib.suppress(OSError):
                 os.unlink(path)
         self._seen.pop(task, None)
@@ -98,7 +98,7 @@ class StallWatch:
         late = [
             group
             for group in self._groups(running)
-            if stalls.overdue([self._sign(name) for name in group], self._limit)
+            if stalls.overdue([self._status(name) for name in group], self._limit)
         ]
         if not late:
             self._judge_at = None
@@ -116,8 +116,8 @@ class StallWatch:
 
     def stopped(self, running: Mapping[str, TaskProcess]) -> list[Stall]:
         """Returns the tasks whose process was stopped at the last check, for however long."""
-        signs = [self._sign(name) for name in running if name in self._seen]
-        return [Stall(s.task, stalls.describe(s, signs)) for s in signs if s.stopped]
+        statuses = [self._status(name) for name in running if name in self._seen]
+        return [Stall(s.task, stalls.describe(s, statuses)) for s in statuses if s.stopped]
 
     def next_time(self) -> float | None:
         """Returns the latest time for the next check, if it is sooner than usual."""
@@ -130,8 +130,9 @@ class StallWatch:
         beat = heartbeat.read(self.path(name))
         seen.idle += passed
         if beat is not None and beat != seen.beat:
-            seen.beat, seen.idle, seen.asked = beat, 0.0, False
+            seen.idle, seen.asked = 0.0, False
             self.steps.take(name, beat)
+        seen.beat = beat or seen.beat
         pid = beat.pid if beat is not None else process.pid
         stopped = pid is not None and stacks.is_stopped(pid)
         seen.stopped = seen.stopped + passed if stopped else 0.0
@@ -147,10 +148,10 @@ class StallWatch:
         for seen in self._seen.values():
             seen.idle = 0.0
 
-    def _sign(self, name: str) -> Sign:
+    def _status(self, name: str) -> TaskStatus:
         seen = self._seen[name]
         at = stacks.main_thread(seen.process.output.recent) if seen.asked else None
-        return Sign(name, seen.beat, seen.idle, seen.stopped, at)
+        return TaskStatus(name, seen.beat, seen.idle, seen.stopped, at)
 
     def _ask(self, group: Sequence[str]) -> None:
         """Asks tasks for their stacks, which they print with their other output."""
@@ -161,12 +162,12 @@ class StallWatch:
                 seen.asked = stacks.ask(seen.beat.pid, self.path(name))
 
     def _judge(self, group: Sequence[str]) -> Stall:
-        signs = [self._sign(name) for name in group]
-        sign = stalls.culprit(signs)
-        text = stalls.describe(sign, signs)
-        if not sign.stopped and sign.at is None:
+        statuses = [self._status(name) for name in group]
+        status = stalls.culprit(statuses)
+        text = stalls.describe(status, statuses)
+        if not status.stopped and status.at is None:
             text += "; it printed no stack"
-        return Stall(sign.task, text)
+        return Stall(status.task, text)
 
 
 def _private_folder() -> Path | None:

@@ -17,7 +17,7 @@ from tfdist.validation import printable
 _LINGER = 20.0
 
 _connected = False
-_farewells: list[Callable[[TfdistError], None]] = []
+_before_end: list[Callable[[TfdistError], None]] = []
 _before: Callable[..., Any] = sys.__excepthook__
 
 
@@ -37,9 +37,9 @@ def install(*, connected: bool = False) -> None:
         sys.excepthook = _hook
 
 
-def before_end(tell: Callable[[TfdistError], None]) -> None:
+def before_end(act: Callable[[TfdistError], None]) -> None:
     """Makes `report` call a function, in addition to earlier ones, before it ends the process."""
-    _farewells.append(tell)
+    _before_end.append(act)
 
 
 def report(error: TfdistError) -> int:
@@ -50,11 +50,11 @@ def report(error: TfdistError) -> int:
     """
     # A name of a file may have line breaks, or colour the terminal.
     print(f"tfdist: {printable(str(error))}", file=sys.stderr, flush=True)
-    # Tells functions that run at exit, as any uncaught exception does, that the process failed.
+    # Shows functions that run at exit that the process failed, as any uncaught exception does.
     sys.last_value = error
     if _connected and isinstance(error, (PeerError, OutOfStepError)):
-        for tell in _farewells:
-            tell(error)
+        for act in _before_end:
+            act(error)
         end_without_shutdown(error)
     return error.exit_code
 
@@ -62,9 +62,9 @@ def report(error: TfdistError) -> int:
 def end_without_shutdown(error: TfdistError) -> NoReturn:
     """Ends this process with the exit code of an error, and runs nothing at its exit.
 
-    Process 1 of a container waits first where a peer was lost. That one may have failed for good
+    Process 1 of a container waits first where a peer was lost. The peer may have failed for good
     and take seconds to end. Once this process ended, Kubernetes would start all tasks again, and
-    that one's own code would never be known. SIGTERM ends the wait.
+    the peer's own exit code would never be known. SIGTERM ends the wait.
     """
     sys.stdout.flush()
     sys.stderr.flush()

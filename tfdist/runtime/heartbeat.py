@@ -10,6 +10,8 @@ evaluation step has received its input, also between two steps of one call. Of t
 at the same step, the one whose `fed` is older than its `time` still waits for its own input;
 those whose `fed` is newer wait for a peer (unless they were stopped, which the kernel knows).
 
+A transport that waits for a peer says so by `record_waiting`, in a file with `.waits` at its end.
+
 A task that writes a heartbeat prints the stacks of its Python threads on SIGUSR1.
 
 The phases: building (strategy, model), meeting (the peers), serving (as a ps, or as a worker
@@ -25,7 +27,7 @@ import json
 import os
 import signal
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 
 VARIABLE = "TFDIST_HEARTBEAT"
 PHASES = (
@@ -59,6 +61,8 @@ class Beat:
         pid: The process.
         fed: The time at which a step last received its input, in seconds of `time.time()`; 0.0
             where none has.
+        waits: Whether the task waits for a peer, in a transport that records it. It does not make
+            two heartbeats different: to wait is no progress.
     """
 
     phase: str
@@ -68,6 +72,7 @@ class Beat:
     step_seconds: float = 0.0
     pid: int = 0
     fed: float = 0.0
+    waits: bool = field(default=False, compare=False)
 
 
 def latest() -> Beat | None:
@@ -117,6 +122,21 @@ class HeartbeatWriter:
         return f"{self.path}.fed" if self.path else ""
 
 
+def record_waiting(waits: bool) -> None:
+    """Records whether this process waits for a peer, where a file for heartbeats is named."""
+    path = os.environ.get(VARIABLE, "")
+    with contextlib.suppress(OSError):
+        if path and waits:
+            open(f"{path}.waits", "w").close()
+        elif path:
+            os.unlink(f"{path}.waits")
+
+
+def files(path: str) -> tuple[str, ...]:
+    """Returns all files that belong to the heartbeat in a file."""
+    return path, f"{path}.fed", f"{path}.waits"
+
+
 def read(path: str) -> Beat | None:
     """Reads the latest heartbeat of a task; returns None if there is none yet."""
     try:
@@ -125,6 +145,6 @@ def read(path: str) -> Beat | None:
         fed = 0.0
         with contextlib.suppress(OSError):
             fed = os.stat(f"{path}.fed").st_mtime
-        return Beat(**{**values, "fed": fed})
+        return Beat(**{**values, "fed": fed, "waits": os.path.exists(f"{path}.waits")})
     except (OSError, ValueError, TypeError):
         return None

@@ -1,11 +1,15 @@
 """Handles process 1 of a container, which the kernel treats unlike any other process.
 
 It receives no signal that it has no handler for, no process of the container can kill it, and it
-has to reap the orphans of other processes. So `go_on_in_a_child` leaves a few lines of Python in
+has to reap the orphans of other processes. So `continue_in_child` leaves a few lines of Python in
 process 1, which forward signals and exit as the child exits.
 
 While TensorFlow connects to the other tasks it holds Python's lock and takes over SIGTERM. The
 child cannot end itself then, and records that in shared memory.
+
+An init such as tini in the image would not do as well: it only forwards SIGTERM, which has no
+effect while TensorFlow ignores it, so that the pod would run until its grace period ends. And
+users' own images, for which `tfdist render` writes manifests, mostly have none.
 """
 
 from __future__ import annotations
@@ -29,7 +33,7 @@ def is_one() -> bool:
     return os.getpid() in (1, _stands_for)
 
 
-def go_on_in_a_child() -> None:
+def continue_in_child() -> None:
     """Forks if this is process 1: returns in the child, and ends process 1 when the child ends.
 
     Does nothing in any other process. Must be called before there are threads.

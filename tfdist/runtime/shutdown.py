@@ -21,7 +21,7 @@ from tfdist.runtime.log import LOGGER
 
 _SECONDS = 10.0
 # Seconds after which a line names the awaited events.
-_SAY_SO = 30.0
+_NOTICE = 30.0
 
 # The actions, and the seconds to wait for each.
 _threads: dict[threading.Thread, float | None] = {}
@@ -33,11 +33,11 @@ def at_exit(what: str, act: Callable[[], None], *, patience: float | None = None
     """Makes this process call `act` when it ends, in addition to earlier ones.
 
     If they take longer than their patience, the process ends without waiting any longer, with the
-    exit code it would have had and a line that says so.
+    exit code it would have had and a line that reports it.
 
     Args:
         what: The awaited event, for that line.
-        act: The function to call, in a thread of its own; an exception in it is printed.
+        act: The function to call, in its own thread; an exception in it is printed.
         patience: The time to wait for it, in seconds; ten by default.
     """
     if not _threads:
@@ -64,7 +64,7 @@ def _end() -> None:
     began = time.monotonic()
     for thread, patience in _threads.items():
         until = began + (_SECONDS if patience is None else patience)
-        thread.join(min(_SAY_SO, max(0.0, until - time.monotonic())))
+        thread.join(min(_NOTICE, max(0.0, until - time.monotonic())))
         if thread.is_alive() and time.monotonic() < until:
             LOGGER.info("done, and waiting for %s", thread.name)
             thread.join(max(0.0, until - time.monotonic()))
@@ -94,8 +94,8 @@ def _code() -> int:
 def _watch_exit_codes() -> None:
     leave = sys.exit
 
-    def take_down(status: Any = None) -> NoReturn:
+    def record(status: Any = None) -> NoReturn:
         _codes.append(status)
         leave(status)
 
-    sys.exit = take_down
+    sys.exit = record

@@ -1,15 +1,14 @@
 """Handles SIGTERM: saves and stops where training saves checkpoints, else ends the process.
 
 The kernel delivers no signal to process 1 that it has no handler for, so SIGTERM, which ends any
-other process, has no effect in a container. `end_process_one` sets a handler there. Python handlers
-run in the main thread only, between two bytecode instructions, and TensorFlow may block that thread
-forever. So a separate thread reads the signal from a pipe, to which Python's C handler writes at
-once.
+other process, has no effect in a container. `end_process_one` sets a handler there. It has the
+signal handled in the thread of `wakeup`, as TensorFlow may block the main thread forever.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import signal
 import sys
@@ -18,13 +17,14 @@ import types
 from typing import Any
 
 from tfdist.errors import EXIT_PREEMPTED
+from tfdist.runtime import wakeup
 from tfdist.runtime.process_one import is_one
 
 # Seconds to flush standard output.
 _FLUSH = 0.5
 
-_saving: Sigterm | None = None  # The block that makes SIGTERM mean to save.
-_watches = False
+_is_saving = False  # Whether a block makes SIGTERM mean to save.
+_ends_process_one = False
 _patience = 0.0
 _came = threading.Event()
 _released = threading.Event()
@@ -39,28 +39,28 @@ class Sigterm:
 
     def __init__(self) -> None:
         self.came = False
-        self.heard = 0
         self._before: Any = None
         self._installed = False
 
     def __enter__(self) -> Sigterm:
-        global _saving
+        global _is_saving
         try:
             self._before = signal.signal(signal.SIGTERM, self._handle)
             self._installed = True
         except ValueError:
             self._installed = False
         if self._installed:
-            _saving = self
+            wakeup.forget_arrivals(signal.SIGTERM)
+            _is_saving = True
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        global _saving
+        global _is_saving
         if not self._installed:
             return
         # The earlier handler, or the default if that was not a Python handler.
         signal.signal(signal.SIGTERM, self._before or signal.SIG_DFL)
-        _saving = None
+        _is_saving = False
         if self.came and kind is None:  # Without an exception, it came too late to be handled.
             os.kill(os.getpid(), signal.SIGTERM)
 
@@ -76,24 +76,19 @@ class Sigterm:
 def end_process_one() -> None:
     """Makes SIGTERM end this process, with code 143, where it is process 1 or does its work.
 
-    Does nothing in any other process, outside the main thread, or where the program has a handler
-    of its own.
+    Does nothing in any other process, outside the main thread, or where the program has its own
+    handler.
     """
-    global _watches
-    if _watches or not is_one() or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
+    global _ends_process_one
+    if _ends_process_one or not is_one() or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
         return
-    if threading.current_thread() is not threading.main_thread():
-        return
-    told, tell = os.pipe()
-    os.set_blocking(tell, False)
     terminal = os.dup(2)  # File descriptor 2 is another file while TensorFlow is imported.
-    before = signal.set_wakeup_fd(tell, warn_on_full_buffer=False)
+    if not wakeup.on_signal(functools.partial(_act_on, terminal)):
+        os.close(terminal)
+        return
     signal.signal(signal.SIGTERM, _leave_it_to_the_thread)
     os.register_at_fork(after_in_child=_forget)
-    threading.Thread(
-        target=_watch, args=(told, before, terminal), name="sigterm", daemon=True
-    ).start()
-    _watches = True
+    _ends_process_one = True
 
 
 def linger(seconds: float) -> None:
@@ -118,23 +113,16 @@ def end_on_it() -> None:
         signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGTERM))
 
 
-def _watch(told: int, before: int, terminal: int) -> None:
-    while True:
-        for number in os.read(told, 64):
-            if before >= 0:  # Another part of the program has set it: that still gets the number.
-                with contextlib.suppress(OSError):
-                    os.write(before, bytes([number]))
-            if number != signal.SIGTERM:
-                continue
-            saving = _saving
-            if saving is not None:
-                saving.heard += 1
-            if saving is None:
-                _came.set()
-                _released.wait(_patience)
-                _exit(terminal, b"tfdist: SIGTERM: ended; nothing was saved by that\n")
-            elif saving.heard > 1:
-                _exit(terminal, b"tfdist: SIGTERM came again: ended without saving\n")
+def _act_on(terminal: int, number: int) -> None:
+    """Ends process 1 on SIGTERM, unless it is to save; runs in the thread of `wakeup`."""
+    if number != signal.SIGTERM:
+        return
+    if not _is_saving:
+        _came.set()
+        _released.wait(_patience)
+        _exit(terminal, b"tfdist: SIGTERM: ended; nothing was saved by that\n")
+    elif wakeup.arrivals(number) > 1:
+        _exit(terminal, b"tfdist: SIGTERM came again: ended without saving\n")
 
 
 def _exit(terminal: int, line: bytes) -> None:
@@ -159,9 +147,8 @@ def _leave_it_to_the_thread(number: int, frame: types.FrameType | None) -> None:
 
 
 def _forget() -> None:
-    """Restores the defaults in a forked child, whose signals must not reach its parent."""
-    global _watches
-    _watches = False
-    signal.set_wakeup_fd(-1)
+    """Restores the default in a forked child, whose signals must not reach its parent."""
+    global _ends_process_one
+    _ends_process_one = False
     if signal.getsignal(signal.SIGTERM) is _leave_it_to_the_thread:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)

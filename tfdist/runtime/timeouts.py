@@ -17,7 +17,7 @@ STALL_SECONDS = 600.0
 # show no progress while they do.
 SLOW_PHASES = ("building", "tracing", "saving")
 _SLOW_SECONDS = 600.0
-# Not in tfdist's hands, or with limits of their own.
+# Not in tfdist's hands, or with their own limits.
 UNTIMED_PHASES = ("", "meeting", "serving", "done")
 
 # A longer time between two looks means that this process did not run itself.

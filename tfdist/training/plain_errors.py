@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import tensorflow as tf
 
 from tfdist.collectives.peer_errors import naming_peers
-from tfdist.collectives.process_group import CALLS
+from tfdist.collectives.process_group import NO_CALL
 from tfdist.errors import ConfigError
 from tfdist.training.input.check import unreadable
 
@@ -42,7 +42,7 @@ def plain_errors(method: _Method) -> _Method:
                 raise
             raise found from error
         finally:
-            self._group.call = CALLS[0]
+            self._group.call = NO_CALL
 
     return wrapped  # type: ignore[return-value]
 

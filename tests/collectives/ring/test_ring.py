@@ -15,6 +15,8 @@ from hypothesis import strategies as st
 from tfdist.collectives.ring import memory
 from tfdist.collectives.ring import ring as ring_module
 from tfdist.collectives.ring.verdict import RingError
+from tfdist.runtime import heartbeat
+from tfdist.runtime.heartbeat import HeartbeatWriter
 
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 TYPES = ("float32", "float64", "float16", "int32", "int64", "uint8", "complex64", BFLOAT16)
@@ -316,32 +318,35 @@ def test_one_that_fails_says_so_to_all(workers):
 
 
 def test_an_interrupt_ends_a_call(workers):
-    class Interrupts:
-        def __init__(self):
-            import socket
-
-            self.read, self.write = socket.socketpair()
-            self.came = False
-
-        def fileno(self):
-            return self.read.fileno()
-
-        def pending(self):
-            return self.came
-
-        def expecting(self):
-            return self.came
-
-    interrupts = Interrupts()
-    ring = workers(2, interrupts=interrupts)
+    ring = workers(2)
     (future,) = ring.start(lambda r: r.all_reduce(np.ones(3)), [0])
     time.sleep(0.1)
-    interrupts.came = True
-    interrupts.write.send(b"x")
+    ring.rings[0].interrupt()
     with pytest.raises(RingError, match="interrupted worker/"):
         future.result(5)
-    interrupts.read.close()
-    interrupts.write.close()
+
+
+def test_an_interrupt_between_calls_is_left_to_the_main_thread(workers):
+    ring = workers(2)
+    ring.rings[0].interrupt()
+    ring.each(lambda r: r.all_reduce(np.ones(3)))
+
+
+def test_one_that_waits_records_it_for_the_launcher(workers, tmp_path, monkeypatch):
+    path = str(tmp_path / "beat")
+    monkeypatch.setenv("TFDIST_HEARTBEAT", path)
+    HeartbeatWriter().write("training")
+    ring = workers(2)
+    (early,) = ring.start(lambda r: r.all_reduce(np.ones(3)), [0])
+    end = time.monotonic() + 30
+    while not heartbeat.read(path).waits:
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    (late,) = ring.start(lambda r: r.all_reduce(np.ones(3)), [1])
+    early.result(10), late.result(10)
+    while heartbeat.read(path).waits:
+        assert time.monotonic() < end
+        time.sleep(0.05)
 
 
 def test_no_thread_is_left(workers):

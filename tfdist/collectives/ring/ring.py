@@ -30,7 +30,7 @@ from tfdist.collectives.ring.connections import Connections
 from tfdist.collectives.ring.memory import NOWHERE, CommonMemory
 from tfdist.collectives.ring.stream import Part, Stream
 from tfdist.collectives.ring.verdict import LEFT, LOST, Verdict
-from tfdist.collectives.ring.watch import Interrupts, Neighbour, Watch
+from tfdist.collectives.ring.watch import Neighbour, Watch
 from tfdist.collectives.transport_names import narrow_type
 from tfdist.runtime.timeouts import STALL_SECONDS
 
@@ -61,7 +61,6 @@ class Ring:
         names: The names of the workers in errors, by rank.
         warn_seconds: The time in one collective after which a warning names the awaited worker.
         stall_seconds: The time after which a worker that is alive and silent counts as lost.
-        interrupts: Detects Ctrl-C while a call outside Python blocks the main thread.
     """
 
     def __init__(
@@ -73,7 +72,6 @@ class Ring:
         names: Sequence[str] = (),
         warn_seconds: float = WARN_SECONDS,
         stall_seconds: float = STALL_SECONDS,
-        interrupts: Interrupts | None = None,
     ) -> None:
         self.rank, self.size = rank, size
         self.common: CommonMemory | None = None
@@ -95,7 +93,6 @@ class Ring:
             data,
             warn_seconds=warn_seconds,
             stall_seconds=stall_seconds,
-            interrupts=interrupts,
         )
         self._calls = Calls(rank, names, Stream(*data, self._watch), self._watch)
 
@@ -251,6 +248,11 @@ class Ring:
             rooted.scatter(self._calls, self.rank, self.size, flat_view(piece), parts, root)
         elif whole is not None:
             np.copyto(flat_view(piece), flat_view(whole))
+
+    def interrupt(self) -> None:
+        """Ends the collective that runs, if any, because of a signal; for any thread."""
+        if self._watch is not None:
+            self._watch.interrupt()
 
     def abort(self, reason: str) -> None:
         """Breaks the ring after a failure of this worker: the others' collectives raise at once."""

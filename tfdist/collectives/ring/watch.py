@@ -16,31 +16,16 @@ import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from tfdist.collectives.ring.verdict import INTERRUPTED, LEFT, LOST, RingError, Verdict, decode
+from tfdist.runtime.heartbeat import record_waiting
 from tfdist.runtime.log import LOGGER
 
 # Seconds between two checks of a collective's age.
 _TICK = 1.0
-# The same while a signal has not been handled yet.
-_SIGNAL_TICK = 0.05
 # Seconds to wait for the reason after a neighbour's data connection has ended.
 _PATIENCE = 1.0
 _LONGEST_LINE = 1024
-
-
-class Interrupts(Protocol):
-    """Signals that the process has received and whose handlers the main thread cannot run."""
-
-    def fileno(self) -> int:
-        """Returns a descriptor that is readable when a signal has arrived."""
-
-    def pending(self) -> bool:
-        """Returns whether a terminating signal has waited for the blocked main thread too long."""
-
-    def expecting(self) -> bool:
-        """Returns whether `pending` may become true soon, so that it must be polled."""
 
 
 @dataclass
@@ -72,7 +57,6 @@ class Watch:
         data: The connections to shut down when the ring breaks.
         warn_seconds: The time in one collective after which a warning names the awaited worker.
         stall_seconds: The time after which a worker that is alive and silent counts as lost.
-        interrupts: Detects Ctrl-C while TensorFlow blocks the main thread; may be None.
     """
 
     def __init__(
@@ -85,7 +69,6 @@ class Watch:
         *,
         warn_seconds: float,
         stall_seconds: float,
-        interrupts: Interrupts | None = None,
     ) -> None:
         self.verdict: Verdict | None = None
         self.closed = False
@@ -100,8 +83,8 @@ class Watch:
         self._data = data
         self._warn_seconds = warn_seconds
         self._stall_seconds = stall_seconds
-        self._interrupts = interrupts
         self._warned = self._told = -1
+        self._records_waiting = False
         self._lock = threading.Lock()
         self._known = threading.Event()
         self._wake, self._woken = socket.socketpair()
@@ -141,6 +124,11 @@ class Watch:
         self._shut(self._data)
         self._wake_up()
 
+    def interrupt(self) -> None:
+        """Breaks the ring if a collective runs, as the main thread has to handle a signal."""
+        if self.since is not None:
+            self.break_off(Verdict(INTERRUPTED, self._rank, "by a signal"))
+
     def close(self, news: Verdict) -> None:
         """Leaves the ring and sends the neighbours the reason; ends a collective that runs."""
         with self._lock:
@@ -164,20 +152,14 @@ class Watch:
 
     def _run(self) -> None:
         while not self.closed and self.verdict is None:
-            expecting = self._interrupts is not None and self._interrupts.expecting()
             open_ones = [side for side in self._sides if not side.ended]
-            descriptors: list[int] = [side.news.fileno() for side in open_ones]
-            if self._interrupts is not None:
-                descriptors.append(self._interrupts.fileno())
-            timeout = _SIGNAL_TICK if expecting else _TICK
-            ready = _readable([self._woken.fileno(), *descriptors], timeout)
+            descriptors = [side.news.fileno() for side in open_ones]
+            ready = _readable([self._woken.fileno(), *descriptors], _TICK)
             for side in open_ones:
                 if side.news.fileno() in ready:
                     self._read(side)
-            held = self._interrupts is not None and self._interrupts.pending()
-            if held and self.since is not None:
-                self.break_off(Verdict(INTERRUPTED, self._rank, "by a signal"))
             self._look_at_age()
+        self._record_waiting(False)
 
     def _read(self, side: Neighbour) -> None:
         try:
@@ -210,10 +192,10 @@ class Watch:
 
     def _look_at_age(self) -> None:
         since, number = self.since, self.number
-        if since is None:
-            return
-        age = time.monotonic() - since
-        if age < _TICK / 2:
+        age = 0.0 if since is None else time.monotonic() - since
+        waits = age >= _TICK / 2
+        self._record_waiting(waits)
+        if not waits:
             return
         if self._told != number:
             self._told = number
@@ -229,6 +211,11 @@ class Watch:
         if age > self._stall_seconds * (2 if waits_too else 1):
             reason = f"alive, and silent for {age:.0f} s"
             self.break_off(Verdict(LOST, side.rank, reason))
+
+    def _record_waiting(self, waits: bool) -> None:
+        if waits != self._records_waiting:
+            self._records_waiting = waits
+            record_waiting(waits)
 
     @property
     def _own(self) -> str:

@@ -14,8 +14,7 @@ from tfdist.cluster.secret import job_secret
 from tfdist.collectives.process_group import ProcessGroup
 from tfdist.collectives.ring.connections import Connections, connect, listen
 from tfdist.collectives.ring.ring import Ring
-from tfdist.runtime import shutdown
-from tfdist.runtime.interrupts import Interrupts
+from tfdist.runtime import shutdown, wakeup
 from tfdist.runtime.timeouts import stall_seconds
 
 _SECRET_BYTES = 32
@@ -103,8 +102,8 @@ def _make(strategy: tf.distribute.Strategy, group: ProcessGroup) -> tuple[Ring |
         connections,
         names=group.tasks,
         stall_seconds=limit,
-        interrupts=Interrupts.install(),
     )
+    wakeup.when_blocked(ring.interrupt)
     shutdown.at_exit("the ring of the workers", lambda: _leave(ring))
     return ring, ""
 
