@@ -89,7 +89,7 @@ def test_a_worker_with_a_directory_of_its_own_is_named(tmp_path: Path) -> None:
         found = lines(done.stdout, task)
         state, text = found.pop("directory")
         assert state == "warning"
-        assert "worker/1 has a directory of its own, without the file of worker/0" in text
+        assert "worker/1 has another directory, without the file of worker/0" in text
         assert {state for state, _ in found.values()} == {"ok"}
         assert list(found) == [
             *("cluster", "strategy", "environment", "own address", "own port", "meeting"),

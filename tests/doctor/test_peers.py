@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from tfdist.doctor.peers import of_directory
+from tfdist.doctor.peers import folder_problems
 
-OWN = "has a directory of its own, without the file of chief/0"
+OWN = "has another directory, without the file of chief/0"
 UNSEEN = "has written a file there that chief/0 does not see"
 FULL = "cannot write to it (No space left on device)"
 
 
 @pytest.mark.parametrize(
-    ("told", "found"),
+    ("results", "found"),
     [
         ([("", [])], [""]),
         ([("", []), ("", [])], ["", ""]),
@@ -22,5 +22,5 @@ FULL = "cannot write to it (No space left on device)"
         ([(FULL, []), ("", [0])], [FULL, ""]),
     ],
 )
-def test_it_is_named(told: list[tuple[str, list[int]]], found: list[str]) -> None:
-    assert of_directory("chief/0", told) == found
+def test_it_is_named(results: list[tuple[str, list[int]]], found: list[str]) -> None:
+    assert folder_problems("chief/0", results) == found

@@ -1,4 +1,4 @@
-"""What an examination finds, one line for each check."""
+"""The findings of an examination, one line for each check."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ class Finding:
     """The result of one check.
 
     Attributes:
-        check: What was looked at, a word or two.
+        check: The name of the check, a word or two.
         state: `OK`, `WARNING` or `FAILED`.
-        text: What was found, and what to do.
-        exit_code: That of a process that ends because of it.
+        text: The result, and what to do.
+        exit_code: The code of a process that ends because of it.
     """
 
     check: str
@@ -34,25 +34,25 @@ class Findings:
     """All findings of one task.
 
     Args:
-        say: Receives each finding as soon as it is there.
+        report: Receives each finding at once.
 
     Attributes:
         task: The task, as `worker/0`; "" where that is not known.
     """
 
-    def __init__(self, say: Callable[[Finding], None]) -> None:
+    def __init__(self, report: Callable[[Finding], None]) -> None:
         self.task = ""
         self.all: list[Finding] = []
-        self._say = say
+        self._report = report
 
     def add(self, check: str, text: str, *, state: str = OK, exit_code: int = EXIT_DONE) -> None:
-        """Adds a finding."""
+        """Adds a finding and reports it."""
         finding = Finding(check, state, text, exit_code)
         self.all.append(finding)
-        self._say(finding)
+        self._report(finding)
 
     def fail(self, check: str, error: Exception) -> None:
-        """Adds what made a check fail."""
+        """Adds a finding for the error that made a check fail."""
         code = error.exit_code if isinstance(error, TfdistError) else EXIT_CONFIG
         text = " ".join(str(error).split()) or type(error).__name__
         self.add(check, text, state=FAILED, exit_code=code)

@@ -19,7 +19,7 @@ _PACKAGES = ("tfdist", "tensorflow", "keras", "numpy")
 
 
 def versions() -> str:
-    """Returns what all tasks must have the same versions of."""
+    """Returns the versions of Python and of the packages that must be the same in all tasks."""
     found = [f"{name} {metadata.version(name)}" for name in _PACKAGES]
     return ", ".join([f"python {platform.python_version()}", *found])
 
@@ -28,7 +28,7 @@ def examine_machine(findings: Findings, wait: float | None) -> Cluster | None:
     """Checks the configuration and this machine, and meets the other tasks.
 
     Args:
-        findings: Receives what is found.
+        findings: Receives the results.
         wait: Seconds to wait for the others; as in training by default.
 
     Returns:
@@ -48,12 +48,12 @@ def examine_machine(findings: Findings, wait: float | None) -> Cluster | None:
     findings.add("environment", f"{versions()}; {plural(len(usable_cores()), 'core')}")
     if cluster.is_local or cluster.task.address is None:
         return cluster
-    # A task that is wrong here goes on to the meeting: the others learn there what it has found.
+    # A task with a problem here still joins the meeting, where the others learn of the problem.
     try:
         if check_own_address(cluster):
             findings.add("own address", f"{cluster.task.address} leads to this machine")
         else:
-            problem = f"nothing is known of {cluster.task.address}: its name does not resolve here"
+            problem = f"cannot check {cluster.task.address}: its name does not resolve here"
             findings.add("own address", f"{problem}; the other tasks need it", state=WARNING)
     except TfdistError as error:
         findings.fail("own address", error)
@@ -68,5 +68,5 @@ def examine_machine(findings: Findings, wait: float | None) -> Cluster | None:
     except TfdistError as error:
         findings.fail("meeting", error)
         return None
-    findings.add("meeting", f"all {tasks} are there, after {time.monotonic() - began:.1f} s")
+    findings.add("meeting", f"all {tasks} met, after {time.monotonic() - began:.1f} s")
     return cluster

@@ -1,4 +1,4 @@
-"""Asks all tasks of a cluster the same, once TensorFlow has connected them."""
+"""Asks all tasks of a cluster the same questions, once TensorFlow has connected them."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ import tensorflow as tf
 from tfdist.cluster import Cluster
 from tfdist.collectives.process_group import ProcessGroup
 
-# Seconds for a file of another machine to be seen: network file systems remember what is not there.
+# Seconds for a file of another machine to be seen: network file systems cache what is missing.
 _SEEN = 5.0
 
 
 class Peers(Protocol):
-    """The tasks of a cluster, as one of them may ask them.
+    """The tasks of a cluster, with the questions that one of them may ask.
 
     Attributes:
         tasks: Their names, the chief's first.
@@ -30,10 +30,10 @@ class Peers(Protocol):
     tasks: list[str]
 
     def clocks(self) -> list[float]:
-        """Returns by how many seconds each task's clock is ahead of the first one's."""
+        """Returns by how many seconds each task's clock is ahead of the first task's."""
 
-    def look(self, folder: str) -> list[str]:
-        """Returns what is wrong with the folder in each task, "" where it is the chief's too."""
+    def check_folder(self, folder: str) -> list[str]:
+        """Returns what is wrong with the folder in each task, "" where it is the chief's folder."""
 
 
 class Workers:
@@ -47,8 +47,8 @@ class Workers:
         self._group = group
         self.tasks = group.tasks or [group.task]
 
-    def tell(self, value: Any) -> list[Any]:
-        """Returns the values of all workers, in their order."""
+    def exchange(self, value: Any) -> list[Any]:
+        """Sends a value to all workers; returns the values of all, in their order."""
         data = json.dumps(value).encode()
         size = max(self._group.exchange(len(data)))
         return [json.loads(part) for part in self._group.gather(data, size)]
@@ -56,28 +56,28 @@ class Workers:
     def clocks(self) -> list[float]:
         """Returns by how many seconds each worker's clock is ahead of the first one's."""
         self._group.exchange(0)  # All ask at about the same time.
-        told = self.tell(time.time())
-        return [seconds - told[0] for seconds in told]
+        times = self.exchange(time.time())
+        return [seconds - times[0] for seconds in times]
 
-    def look(self, folder: str) -> list[str]:
+    def check_folder(self, folder: str) -> list[str]:
         """Returns what is wrong with the folder in each worker.
 
         Each writes a file to its folder and looks for those of the others.
         """
-        mark = self.tell(secrets.token_hex(8))[0]
+        mark = self.exchange(secrets.token_hex(8))[0]
         files = [f".tfdist-doctor-{mark}-{task.replace('/', '-')}" for task in self.tasks]
         own = Path(folder) / files[self._group.layout.worker]
-        problem = _write(own) if folder else "has been given none"
+        problem = _write(own) if folder else "was given no directory"
         self._group.exchange(0)  # All have written.
         missing = [] if problem else _missing(Path(folder), files)
-        told = self.tell([problem, [files.index(name) for name in missing]])
+        results = self.exchange([problem, [files.index(name) for name in missing]])
         with contextlib.suppress(OSError):
             own.unlink(missing_ok=True)
-        return of_directory(self.tasks[0], told)
+        return folder_problems(self.tasks[0], results)
 
 
 class Servers:
-    """The workers and ps tasks beside a chief, which alone asks, by operations that it has them do.
+    """The workers and ps tasks of a chief, which alone asks, by operations that it runs on them.
 
     Args:
         cluster: The cluster of the chief.
@@ -94,11 +94,11 @@ class Servers:
         for device in self._devices:
             before = time.time()
             with tf.device(device):
-                there = float(tf.timestamp().numpy())
-            ahead.append(there - (before + time.time()) / 2)
+                remote = float(tf.timestamp().numpy())
+            ahead.append(remote - (before + time.time()) / 2)
         return ahead
 
-    def look(self, folder: str) -> list[str]:
+    def check_folder(self, folder: str) -> list[str]:
         """Returns what is wrong with the folder in each task; only the chief writes to it."""
         file = Path(folder) / f".tfdist-doctor-{secrets.token_hex(8)}"
         problem = _write(file)
@@ -112,18 +112,20 @@ class Servers:
         return found
 
 
-def of_directory(chief: str, told: Sequence[tuple[str, list[int]]]) -> list[str]:
-    """Returns what is wrong with each task's directory, "" where it is the chief's too.
+def folder_problems(chief: str, results: Sequence[tuple[str, list[int]]]) -> list[str]:
+    """Returns what is wrong with each task's directory, "" where it is the chief's directory.
 
     Args:
         chief: The first task, which alone saves.
-        told: Of each task, why it cannot write to its directory, and whose files it does not see.
+        results: Of each task, why it cannot write to its directory, and the numbers of the tasks
+            whose files it does not see.
     """
-    found = [told[0][0]]
-    for index, (problem, missing) in enumerate(told[1:], start=1):
-        if not problem and 0 in missing and not told[0][0]:
-            problem = f"has a directory of its own, without the file of {chief}"
-        elif not problem and index in told[0][1]:
+    (chiefs_problem, chief_misses), *others = results
+    found = [chiefs_problem]
+    for index, (problem, missing) in enumerate(others, start=1):
+        if not problem and 0 in missing and not chiefs_problem:
+            problem = f"has another directory, without the file of {chief}"
+        elif not problem and index in chief_misses:
             problem = f"has written a file there that {chief} does not see"
         found.append(problem)
     return found
@@ -140,11 +142,11 @@ def _write(file: Path) -> str:
 
 
 def _missing(folder: Path, files: list[str]) -> list[str]:
-    """Returns the files that are not in a folder, or not soon."""
+    """Returns the files that do not appear in a folder in time."""
     end = time.monotonic() + _SEEN
     while True:
-        there = set(os.listdir(folder))
-        missing = [name for name in files if name not in there]
+        present = set(os.listdir(folder))
+        missing = [name for name in files if name not in present]
         if not missing or time.monotonic() > end:
             return missing
         time.sleep(0.1)

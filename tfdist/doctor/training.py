@@ -26,22 +26,22 @@ from tfdist.training.checkpoint.directory import CheckpointDirectory
 from tfdist.training.trainer import Trainer
 from tfdist.validation import plural
 
-# Seconds that two clocks may be apart, in which nobody takes one event for the other.
+# Seconds that two clocks may be apart before events in logs are taken for each other.
 _APART = 1.0
 _CALLS = 10
 _ROWS = 8  # Of each replica.
 
 
 def examine_training(findings: Findings, cluster: Cluster, checkpoint_dir: str) -> None:
-    """Connects the tasks, which have met, and has them do all that training needs.
+    """Connects the tasks, which have met, and tries everything that training needs.
 
     Args:
-        findings: Receives what is found.
+        findings: Receives the results.
         cluster: The cluster of this task.
         checkpoint_dir: The directory that training is to save to; "" for none.
 
     Raises:
-        TfdistError: A check could not be ended; the others cannot be made.
+        TfdistError: A check failed in a way that makes the remaining ones impossible.
     """
     _Examination(findings, cluster, checkpoint_dir).run()
 
@@ -54,7 +54,7 @@ class _Examination:
         self._check = ""
 
     def run(self) -> None:
-        """Makes all checks; what raises ends them."""
+        """Makes all checks; the first that raises ends them."""
         try:
             self._run()
         except Exception as error:
@@ -83,7 +83,7 @@ class _Examination:
             workers = Workers(group)
             if not self._versions(workers):
                 return
-            can_save = self._ask(workers, any(workers.tell(self._folder)))
+            can_save = self._ask(workers, any(workers.exchange(self._folder)))
             self._all_reduce(group)
         else:
             can_save = self._ask(Servers(self._cluster), bool(self._folder))
@@ -104,8 +104,8 @@ class _Examination:
             self._add(f"{plural(len(found), 'GPU')}: {', '.join(sorted(kinds))}")
         elif gpu_ids():
             self._add(
-                f"the machine has GPUs ({', '.join(gpu_ids())}), and TensorFlow sees none; "
-                "pip install 'tfdist[gpu]', and look at the driver",
+                f"the machine has GPUs ({', '.join(gpu_ids())}), but TensorFlow sees none; "
+                "pip install 'tfdist[gpu]', and check the driver",
                 state=WARNING,
             )
         else:
@@ -113,13 +113,13 @@ class _Examination:
 
     def _versions(self, workers: Workers) -> bool:
         self._check = "versions"
-        told = workers.tell(versions())
-        if len(set(told)) > 1:
-            each = "; ".join(f"{t}: {v}" for t, v in zip(workers.tasks, told, strict=True))
-            text = f"the tasks have different ones: {each}; install the same on all machines"
+        found = workers.exchange(versions())
+        if len(set(found)) > 1:
+            each = "; ".join(f"{t}: {v}" for t, v in zip(workers.tasks, found, strict=True))
+            text = f"the tasks have different versions: {each}; install the same on all machines"
             self._add(text, state=FAILED, exit_code=EXIT_CONFIG)
             return False
-        if len(told) > 1:
+        if len(found) > 1:
             self._add("the same on all workers")
         return True
 
@@ -145,22 +145,23 @@ class _Examination:
             self._add(f"{apart * 1e3:.0f} ms apart, at most")
 
     def _directory(self, peers: Peers) -> bool:
-        told = dict(zip(peers.tasks, peers.look(self._folder), strict=True))
+        problems = dict(zip(peers.tasks, peers.check_folder(self._folder), strict=True))
         chief = peers.tasks[0]
-        wrong = [f"{task} {problem}" for task, problem in told.items() if problem]
+        wrong = [f"{task} {problem}" for task, problem in problems.items() if problem]
         where = f"--checkpoint-dir {self._folder}"
-        if told[chief]:
+        if problems[chief]:
             advice = "give a directory that the chief may write to"
             self._add(f"{where}: {'; '.join(wrong)}; {advice}", state=FAILED, exit_code=EXIT_CONFIG)
         elif wrong:
             self._add(
                 f"{where}: {'; '.join(wrong)}; only the chief saves, so a job that starts again "
-                "with its chief elsewhere would begin anew: give a directory of all machines",
+                "with its chief elsewhere would start from the beginning: give a directory that "
+                "all machines share",
                 state=WARNING,
             )
         else:
-            self._add(f"{self._folder} is the same in {plural(len(told), 'task')}")
-        return not told[chief]
+            self._add(f"{self._folder} is the same in {plural(len(problems), 'task')}")
+        return not problems[chief]
 
     def _all_reduce(self, group: ProcessGroup) -> None:
         layout = group.layout
@@ -172,8 +173,9 @@ class _Examination:
             began = time.perf_counter()
             found = group.exchange(turn * layout.workers + layout.worker)
             seconds.append(time.perf_counter() - began)
-            if found != [turn * layout.workers + worker for worker in range(layout.workers)]:
-                raise ConfigError(f"all-reduce: {found} came of it; the machines disagree")
+            expected = [turn * layout.workers + worker for worker in range(layout.workers)]
+            if found != expected:
+                raise ConfigError(f"all-reduce: it returned {found}, expected {expected}")
         median = statistics.median(seconds) * 1e3
         self._add(f"{layout.workers} workers agree, {median:.1f} ms")
 
@@ -182,18 +184,20 @@ class _Examination:
         began = time.monotonic()
         loss = _fit(strategy)
         if not np.isfinite(loss):
-            raise ConfigError(f"step: the loss is {loss}; this machine computes wrongly")
+            raise ConfigError(
+                f"step: the loss is {loss} after one step; check this machine's memory and CPU"
+            )
         self._add(f"loss {loss:.4g}, {time.monotonic() - began:.1f} s with compiling it")
 
     def _checkpoint(self, strategy: tf.distribute.Strategy, group: ProcessGroup) -> None:
         self._check = "checkpoint"
-        # Only the chief's is used.
+        # Only the chief's folder is used.
         place = self._folder if group.is_chief and self._folder else None
         folder = tempfile.mkdtemp(prefix=".tfdist-doctor-", dir=place)
         try:
             _fit(strategy, checkpoint_dir=folder)
             if group.is_chief and CheckpointDirectory(folder, 1).newest() is None:
-                raise ConfigError("checkpoint: none is there after a save")
+                raise ConfigError("checkpoint: no checkpoint was found after saving")
         finally:
             shutil.rmtree(folder, ignore_errors=True)
         where = "a temporary directory" if place is None else place
