@@ -95,4 +95,4 @@ def test_a_task_that_is_stuck_is_named(programs: Programs, trial: int) -> None:
     else:
         # Which worker has the batch is the coordinator's affair.
         at = first.until("STEP 11 ").at
-        see_named(tasks, "", at, by="lost a worker .*a batch has come to no end")
+        see_named(tasks, "", at, by="lost a worker .*a batch has not been completed")

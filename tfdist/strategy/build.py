@@ -20,12 +20,11 @@ from tfdist.runtime.heartbeat import HeartbeatWriter
 from tfdist.runtime.log import LOGGER
 from tfdist.runtime.timeouts import wait_seconds
 from tfdist.runtime.watchdog import watchdog
-from tfdist.strategy import built
 from tfdist.strategy.beats import Beats
-from tfdist.strategy.connection import connect
 from tfdist.strategy.devices import find_devices, full_name, grow_gpu_memory
 from tfdist.strategy.kinds import AUTO, BY_NAME, NAMES, check_parameter_servers, choose
 from tfdist.strategy.private_port import close_to_others
+from tfdist.strategy.registry import connect, remember_strategy
 from tfdist.validation import one_of
 
 # Between 2 and 16 MiB a pack, an all-reduce of ResNet50's gradients takes two thirds of the
@@ -43,7 +42,7 @@ def one_device_strategy(device: str | None = None) -> tf.distribute.Strategy:
         device: The device, such as `"GPU:1"`; None for the first GPU, or else the CPU.
 
     Raises:
-        ConfigError: There is no such device.
+        ConfigError: The device does not exist.
 
     Example:
         >>> strategy = tfdist.one_device_strategy("CPU:0")
@@ -174,7 +173,7 @@ def parameter_server_strategy(cluster: Cluster) -> tf.distribute.Strategy:
     if cluster.task.type != "chief":
         raise ConfigError(
             f"strategy parameter_server: this task is {cluster.task}, but only the chief builds "
-            "the strategy; call tfdist.serve(cluster) first, and return where it says True"
+            "the strategy; call tfdist.serve(cluster) first, and return where it returns True"
         )
     grow_gpu_memory()
     meet(cluster)
@@ -227,14 +226,14 @@ def build_strategy(
             LOGGER.info("strategy %s: %s", name, reason)
     if BY_NAME[name].needs_cluster:
         _check_processes(name, cluster, devices)
-        return built.note(_OF_CLUSTERS[name](cluster))
+        return remember_strategy(_OF_CLUSTERS[name](cluster))
     if not _is_alone(cluster):
         raise ConfigError(
             f"strategy {name}: it runs in one process, but the cluster has "
             f"{len(cluster.tasks)} tasks, which would each train alone; use "
             f"{choose(cluster)[0]}, or start one task"
         )
-    return built.note(_OF_ONE_PROCESS[name](devices))
+    return remember_strategy(_OF_ONE_PROCESS[name](devices))
 
 
 def _one_device(devices: Sequence[str] | None) -> tf.distribute.Strategy:

@@ -56,23 +56,23 @@ def find_devices(strategy: str, wanted: Sequence[str] | None) -> list[str]:
         ConfigError: A device does not exist or is named twice.
     """
     grow_gpu_memory()
-    there = [
+    existing = [
         f"{device.device_type}:{device.name.rsplit(':', 1)[1]}"
         for kind in ("GPU", "CPU")
         for device in tf.config.list_logical_devices(kind)
     ]
     if wanted is None:
-        gpus = [name for name in there if name.startswith("GPU")]
-        return gpus or [name for name in there if name.startswith("CPU")]
+        gpus = [name for name in existing if name.startswith("GPU")]
+        return gpus or [name for name in existing if name.startswith("CPU")]
     if not wanted:
-        raise ConfigError(f"strategy {strategy}: no device is given; there are: {there}")
+        raise ConfigError(f"strategy {strategy}: no device is given; there are: {existing}")
     found = []
     for name in wanted:
         short = name.upper().removeprefix("/").removeprefix("DEVICE:")
-        if short not in there:
+        if short not in existing:
             raise ConfigError(
                 f"strategy {strategy}: device {name!r} does not exist; there are: "
-                f"{', '.join(there)}"
+                f"{', '.join(existing)}"
             )
         if short in found:
             raise ConfigError(f"strategy {strategy}: device {name!r} is given twice")
@@ -91,4 +91,4 @@ def grow_gpu_memory() -> None:
         try:
             tf.config.experimental.set_memory_growth(gpu, True)
         except (RuntimeError, ValueError):
-            return  # The runtime has started: as it was set then.
+            return  # The runtime has started, and it is too late to change it.

@@ -92,7 +92,7 @@ def choose(cluster: Cluster, devices: Sequence[str] | None = None) -> tuple[str,
 
     Returns:
         The strategy's name and the reason, a clause. Where the devices decide and are not known,
-        the name is a phrase that says so.
+        the name is a phrase that explains that.
     """
     alone = _why_alone(cluster)
     if not alone and cluster.has_ps:

@@ -1,7 +1,7 @@
 """Serves as a ps or worker task under ParameterServerStrategy until the chief is done.
 
-`tf.distribute.Server` itself serves forever. Here a task watches the chief's port and reads what
-the chief says (`beats.py`): that it lives, that it has lost a task, or that it is done.
+`tf.distribute.Server` itself serves forever. Here a task watches the chief's port and reads the
+chief's status (`beats.py`): that it runs, that it has lost a task, or that it is done.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tfdist.rendezvous.once import meet
 from tfdist.runtime import excepthook, sigterm
 from tfdist.runtime.heartbeat import HeartbeatWriter
 from tfdist.runtime.timeouts import SuspendAwareClock, patience, stall_seconds
-from tfdist.strategy.note import BEAT, DONE, LOST, Note
+from tfdist.strategy.beats import BEAT, DONE, LOST, StatusFile
 from tfdist.strategy.private_port import close_to_others
 
 if TYPE_CHECKING:
@@ -31,14 +31,14 @@ _AWAY = 10.0
 _REFUSED = 1.0
 # Seconds that the chief may take to start; it imports TensorFlow first.
 _START = 300.0
-# Seconds that a task serves after SIGTERM: the chief may have got one too, and saves then.
+# Seconds that a task serves after SIGTERM: the chief may have received one too, and saves then.
 _LINGER = 4.0
 # Seconds more than the chief has to name another task, for which it may be waiting.
 _AFTER_CHIEF = 1.0
 
 
 def serve(cluster: Cluster, *, start_timeout: float = _START) -> bool:
-    """Serves until the chief is done, if this task is a ps or a worker beside one.
+    """Serves until the chief is done, if this task is a ps or a worker of a cluster that has one.
 
     Args:
         cluster: The cluster of this task.
@@ -78,7 +78,7 @@ def serve(cluster: Cluster, *, start_timeout: float = _START) -> bool:
     meet(cluster)
     HeartbeatWriter().write("serving")
     limit = stall_seconds()
-    note = Note()
+    status = StatusFile()
     jobs = {job: list(hosts) for job, hosts in cluster.jobs.items() if job != "evaluator"}
     # Collective and session options stay at their defaults; the server ends with the process.
     server = tf.distribute.Server(
@@ -90,32 +90,34 @@ def serve(cluster: Cluster, *, start_timeout: float = _START) -> bool:
     sigterm.end_on_it()
     sigterm.linger(_LINGER)
     try:
-        _wait_for_chief(cluster, note, start_timeout, limit)
+        _wait_for_chief(cluster, status, start_timeout, limit)
     finally:
-        note.close()
+        status.close()
         del server
     return True
 
 
-def _wait_for_chief(cluster: Cluster, note: Note, start_timeout: float, limit: float) -> None:
+def _wait_for_chief(
+    cluster: Cluster, status: StatusFile, start_timeout: float, limit: float
+) -> None:
     address = cluster.jobs["chief"][0]
     chief = f"chief/0 ({address})"
-    word = _Word(start_timeout, limit)
+    progress = _ChiefProgress(start_timeout, limit)
     began = last_seen = time.monotonic()
     seen = False
     while True:
-        kind, rest = note.read()
+        kind, rest = status.read()
         if kind == DONE:
             return
         if kind == LOST:
             raise PeerError(f"{cluster.task}: the chief has ended: {rest}")
         now = time.monotonic()
-        there, away = _listens(address)
-        if not there:
+        is_open, away = _listens(address)
+        if not is_open:
             sigterm.release_after_it()
-        if there:
+        if is_open:
             seen, last_seen = True, now
-        elif seen and now - last_seen > away and note.read()[0] not in (DONE, LOST):
+        elif seen and now - last_seen > away and status.read()[0] not in (DONE, LOST):
             raise PeerError(
                 f"{cluster.task}: {chief} went away without having finished; see its "
                 "output for the cause"
@@ -125,18 +127,18 @@ def _wait_for_chief(cluster: Cluster, note: Note, start_timeout: float, limit: f
                 f"{cluster.task}: {chief} did not come within {start_timeout:.0f} s; "
                 "check that it runs and that its address is right"
             )
-        problem = word.problem(rest if kind == BEAT else "") if seen else ""
+        problem = progress.problem(rest if kind == BEAT else "") if seen else ""
         if problem:
             raise lost(str(cluster.task), chief, problem)
         time.sleep(_POLL)
 
 
-class _Word:
-    """What the chief says of itself, and for how long it has said nothing new.
+class _ChiefProgress:
+    """The progress that the chief reports, and for how long there has been none.
 
     Args:
-        start_timeout: Seconds that it may take to say something at all.
-        limit: Seconds that it may stay silent, or at the same step.
+        start_timeout: Seconds until its first report.
+        limit: Seconds that it may report nothing, or the same step.
     """
 
     def __init__(self, start_timeout: float, limit: float) -> None:
@@ -146,10 +148,10 @@ class _Word:
         self._clock = SuspendAwareClock()
 
     def problem(self, beat: str) -> str:
-        """Returns how it is seen that the chief is stuck; "" where it is not.
+        """Returns how it shows that the chief is stuck; "" where it is not.
 
         Args:
-            beat: The latest that it said: a number, its phase, and its progress; or "".
+            beat: Its latest report: a number, its phase, and its progress; or "".
         """
         passed = self._clock.passed()
         number, _, progress = beat.partition(" ")
@@ -160,7 +162,7 @@ class _Word:
         if progress and progress != self._progress:
             self._progress, self._idle = progress, 0.0
         if self._silent > (self._limit if self._number else max(self._limit, self._start_timeout)):
-            return f"alive, and silent for {self._silent:.0f} s"
+            return f"it is running but has not responded for {self._silent:.0f} s"
         phase, _, place = self._progress.partition(" ")
         if phase == "-" or self._idle <= patience(phase, self._limit) + _AFTER_CHIEF:
             return ""

@@ -11,7 +11,7 @@ import tensorflow as tf
 import tfdist
 from tfdist.errors import ConfigError
 from tfdist.runtime.log import LOGGER
-from tfdist.strategy import built
+from tfdist.strategy import registry
 from tfdist.training.model.alone import check_not_alone
 
 
@@ -25,7 +25,7 @@ def warnings(monkeypatch):
 
     said: list[str] = []
     monkeypatch.setattr(LOGGER, "handlers", [Said()])
-    monkeypatch.setattr(built, "_newest", None)
+    monkeypatch.setattr(registry, "_newest", None)
     return said
 
 
@@ -56,14 +56,14 @@ def test_a_strategy_of_the_cluster_and_a_cluster_of_one_are_let_pass(monkeypatch
 
 
 def test_a_model_made_outside_of_a_strategy_of_several_replicas_is_warned_of(devices, warnings):
-    several = built.note(tfdist.mirrored_strategy(devices[:2]))
+    several = registry.remember_strategy(tfdist.mirrored_strategy(devices[:2]))
     check_not_alone(several)
     assert warnings == []
     check_not_alone(tf.distribute.get_strategy())
     (said,) = warnings
     assert "outside the scope of the MirroredStrategy of 2 replicas" in said
     del several
-    one = built.note(tfdist.one_device_strategy(devices[0]))
+    one = registry.remember_strategy(tfdist.one_device_strategy(devices[0]))
     check_not_alone(tf.distribute.get_strategy())
     check_not_alone(one)
     assert len(warnings) == 1

@@ -7,7 +7,7 @@ import tensorflow as tf
 from tfdist.cluster import Cluster
 from tfdist.errors import ConfigError
 from tfdist.runtime.log import LOGGER
-from tfdist.strategy import built
+from tfdist.strategy import registry
 from tfdist.strategy.kinds import BY_NAME, choose, kind_of, public_name
 
 
@@ -35,7 +35,7 @@ def check_not_alone(strategy: tf.distribute.Strategy) -> None:
             f"of its own; make and compile it inside 'with strategy.scope():' of "
             f"tfdist.build_strategy({meant!r}), or start one task"
         )
-    other = built.of_several_replicas()
+    other = registry.newest_of_several_replicas()
     if other is not None and strategy.num_replicas_in_sync == 1:
         LOGGER.warning(
             "Trainer(model): it was made outside the scope of the %s of %d replicas that was "

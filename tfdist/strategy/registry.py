@@ -1,12 +1,15 @@
-"""Builds `MultiWorkerMirroredStrategy`; all of a process' share one connection to its peers.
+"""Remembers the strategies that this process has built: their connection, and the newest one.
 
-TensorFlow connects anew for each, which ends the collectives that other workers are in, and gives
-all the same keys: workers that do not build their second strategy at the same instant fail with
-`InternalError` or take each other's values.
+All `MultiWorkerMirroredStrategy` of a process share one connection to its peers. TensorFlow
+connects again for each, which ends the collectives that other workers are in, and gives all the
+same keys: workers that do not build their second strategy at the same instant fail with
+`InternalError` or take each other's values. The newest strategy is remembered to detect a model
+that was made outside of its scope.
 """
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -18,6 +21,7 @@ _KEYS_EACH = 100_000
 
 _connected_to: set[str] = set()
 _next_key = 0
+_newest: weakref.ReferenceType[tf.distribute.Strategy] | None = None
 
 
 def connect(
@@ -25,14 +29,14 @@ def connect(
     resolver: tf.distribute.cluster_resolver.ClusterResolver,
     options: tf.distribute.experimental.CommunicationOptions,
 ) -> tf.distribute.Strategy:
-    """Builds the strategy, and connects to the other workers unless this process has before.
+    """Builds a `MultiWorkerMirroredStrategy`; connects to its peers unless this process has before.
 
     All workers must build the same number of strategies.
 
     Args:
-        cluster: Text that tells clusters, and tasks of them, apart.
-        resolver: Tells TensorFlow of the cluster.
-        options: How its collectives communicate.
+        cluster: Text that is different for each cluster, and for each task of one.
+        resolver: Describes the cluster to TensorFlow.
+        options: The communication options of its collectives.
     """
     global _next_key
     build = tf.distribute.MultiWorkerMirroredStrategy
@@ -51,9 +55,22 @@ def connect(
     return strategy
 
 
+def remember_strategy(strategy: tf.distribute.Strategy) -> tf.distribute.Strategy:
+    """Remembers the newest strategy, by a weak reference; returns it."""
+    global _newest
+    _newest = weakref.ref(strategy)
+    return strategy
+
+
+def newest_of_several_replicas() -> tf.distribute.Strategy | None:
+    """Returns the newest strategy if it still exists and has several replicas, else None."""
+    strategy = _newest() if _newest is not None else None
+    return strategy if strategy is not None and strategy.num_replicas_in_sync > 1 else None
+
+
 @contextmanager
 def _set(owner: type, name: str, value: object) -> Iterator[None]:
-    """Gives an attribute of a class a value for a while."""
+    """Gives an attribute of a class a value within a block."""
     had = name in vars(owner)
     before = vars(owner).get(name)
     setattr(owner, name, value)
