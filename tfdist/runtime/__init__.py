@@ -1,26 +1,46 @@
 """Controls how a process starts, reports, ends and handles signals.
 
-All process-wide state that tfdist changes is changed here, or is listed here:
+All process-wide state that tfdist changes in a user's program is changed here, or is listed here:
 
-- `startup`: the environment variables TF_CPP_MIN_LOG_LEVEL, where Slurm gives several tasks of a
-  node the same GPUs, CUDA_VISIBLE_DEVICES, and, in `tfdist train`, TF_ENABLE_ONEDNN_OPTS.
-- `remarks`: file descriptor 2, while TensorFlow is imported.
-- `quiet_import`: `sys.meta_path`, until TensorFlow is imported.
-- `threads`: TF_NUM_INTRAOP_THREADS, TF_NUM_INTEROP_THREADS and OMP_NUM_THREADS, where they are not
-  set and Slurm or a container gives this task a number of CPUs.
-- `temporary`: TMPDIR, where no usual folder for temporary files can be written.
-- `log`: the logger `tfdist`, its handler and level.
-- `excepthook`: `sys.excepthook`; `sys.last_value`, when an error of tfdist ends the process.
-- `shutdown`: `atexit`, `sys.exit` (to record the code), a daemon thread for each exit action.
-- `sigterm`: the handler of SIGTERM, during a `fit` that saves checkpoints, and after TensorFlow
-  has taken the signal for itself. In process 1 (a container's) also a handler for the life of the
-  process, a daemon thread, `signal.set_wakeup_fd`, and a function that runs in a forked child.
-- `process_one`: where `tfdist train` is process 1, that process itself, which goes on in a child.
-- `heartbeat`: the file that TFDIST_HEARTBEAT names; the handler of SIGUSR1, where it is set.
-- `watchdog`: a child process while TensorFlow connects to the other tasks.
+- `runtime.startup`: the environment variables TF_CPP_MIN_LOG_LEVEL, where Slurm gives several tasks
+  of a node the same GPUs, CUDA_VISIBLE_DEVICES, and, in `tfdist train`, TF_ENABLE_ONEDNN_OPTS.
+- `runtime.tf_log_filter`: `sys.meta_path`, until TensorFlow is imported; file descriptor 2 and
+  TF_CPP_MIN_LOG_LEVEL, while it is.
+- `runtime.threads`: TF_NUM_INTRAOP_THREADS, TF_NUM_INTEROP_THREADS and OMP_NUM_THREADS, where they
+  are not set and Slurm or a container gives this task a number of CPUs.
+- `runtime.resources`: TMPDIR, where no usual folder for temporary files can be written.
+- `runtime.log`: the logger `tfdist`, its handler and level.
+- `runtime.excepthook`: `sys.excepthook`; `sys.last_value`, when an error of tfdist ends the
+  process.
+- `runtime.lost_output`: `sys.stdout`, `sys.stderr` and, once they are lost, file descriptors 1 and
+  2; in `tfdist train`.
+- `runtime.shutdown`: `atexit`, `sys.exit` (to record the code), a daemon thread for each exit
+  action, and the handler of SIGINT, in a process that ends by it.
+- `runtime.wakeup`: `signal.set_wakeup_fd`, a daemon thread that reads it, and a function that runs
+  in a forked child; where workers have a ring, in process 1 (a container's), and in the launcher.
+- `runtime.sigterm`: the handler of SIGTERM, during a `fit` that saves checkpoints, and after
+  TensorFlow has taken the signal for itself. In process 1 also a handler for the life of the
+  process, and a function that runs in a forked child.
+- `runtime.process_one`: where `tfdist train` is process 1, that process itself: the work continues
+  in a child.
+- `runtime.heartbeat`: the file that TFDIST_HEARTBEAT names; the handler of SIGUSR1, where it is
+  set.
+- `runtime.watchdog`: a child process while TensorFlow connects to the other tasks.
 
-Outside of this package: `rendezvous.once` remembers which cluster was met, `collectives.leaving`
-that this process waits for the others at its end, `collectives.seeds` sets TensorFlow's global
-seed on the workers that have none, `strategy.built` remembers the strategy that was built last,
-and `strategy.devices` sets TensorFlow's logical devices and memory growth.
+In other packages:
+
+- `launcher.signals`: the handlers of SIGINT, SIGTERM, SIGHUP and SIGUSR2, while `tfdist.launch`
+  runs.
+- `rendezvous` remembers which cluster was met.
+- `collectives`: TensorFlow's global seed, on the workers that have none. It remembers the ring of
+  each strategy, with its daemon thread, and that this process waits for the others at its end.
+- `strategy.registry` remembers the newest strategy, and which cluster TensorFlow is connected to.
+  While it builds a strategy: attributes of `tf.distribute.MultiWorkerMirroredStrategy` and of
+  TensorFlow's `CollectiveAllReduceExtended`.
+- `strategy.devices`: TensorFlow's logical devices and memory growth.
+- `strategy.beats`: file descriptor 217 in ps and workers that serve; a daemon thread for each task
+  in the chief.
+- `training.step`, while it traces a step: `keras.Loss.__call__`, `reduce_weighted_values` of Keras'
+  losses, `tf.GradientTape.gradient`; while it tries a step whether it mixes rows:
+  `keras.layers.BatchNormalization.call`.
 """
