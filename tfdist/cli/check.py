@@ -22,9 +22,9 @@ def main(argv: list[str]) -> int:
     """Prints the cluster that the environment describes.
 
     Raises:
-        ConfigError: the environment describes none that can run here, or with `--alive` no
+        ConfigError: The environment describes none that can run here, or with `--alive` no
             heartbeat.
-        PeerError: with `--wait`, a peer did not come.
+        PeerError: With `--wait`, a peer did not come.
     """
     parser = Parser(
         "tfdist check",

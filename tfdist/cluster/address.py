@@ -29,11 +29,11 @@ def check_address(value: Any, where: str) -> str:
     """Returns `value` if it is an address that a peer can connect to.
 
     Args:
-        value: the value in the configuration.
-        where: the field that holds it, for the message.
+        value: The value in the configuration.
+        where: The field that holds it, for the message.
 
     Raises:
-        ConfigError: it is not `host:port` with a usable host and port.
+        ConfigError: It is not `host:port` with a usable host and port.
     """
     if not isinstance(value, str):
         reject(where, f"{quote(value)} is {kind(value)}, not an address; {_WANTED}")

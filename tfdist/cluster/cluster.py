@@ -27,9 +27,9 @@ class Task:
     """One process of a cluster. Prints as `worker/0`.
 
     Attributes:
-        type: chief, worker, ps or evaluator.
-        index: its number among the tasks of its type.
-        address: its `host:port`, or None where it has none (a local task).
+        type: One of chief, worker, ps and evaluator.
+        index: Its number among the tasks of its type.
+        address: Its `host:port`, or None where it has none (a local task).
 
     Example:
         >>> task = tfdist.Task("worker", 1, "host2:2222")
@@ -62,9 +62,9 @@ class Cluster(Rows):
     Build one with `from_environment`, `from_tf_config` or `from_cluster_spec`.
 
     Attributes:
-        members: pairs of job and addresses, in the order chief, worker, ps, evaluator.
-        task: this process.
-        source: a name for the source of the cluster, such as TF_CONFIG.
+        members: Pairs of job and addresses, in the order chief, worker, ps, evaluator.
+        task: This process.
+        source: A name for the source of the cluster, such as TF_CONFIG.
 
     Example:
         >>> cluster = tfdist.Cluster.from_cluster_spec(
@@ -83,7 +83,7 @@ class Cluster(Rows):
         """Reads TF_CONFIG, as JSON text or as the decoded object.
 
         Raises:
-            ConfigError: it is malformed; the message names the field.
+            ConfigError: It is malformed; the message names the field.
 
         Example:
             >>> cluster = tfdist.Cluster.from_tf_config(
@@ -102,12 +102,12 @@ class Cluster(Rows):
         """Reads a `tf.train.ClusterSpec`, or a dict of role to addresses.
 
         Args:
-            spec: such as `{"worker": ["host1:2222", "host2:2222"]}`.
-            task_type: the role of this process.
-            task_index: its number among the tasks of that role.
+            spec: Such as `{"worker": ["host1:2222", "host2:2222"]}`.
+            task_type: The role of this process.
+            task_index: Its number among the tasks of that role.
 
         Raises:
-            ConfigError: it is malformed; the message names the field.
+            ConfigError: It is malformed; the message names the field.
 
         Example:
             >>> spec = {"chief": ["a:2222"], "ps": ["b:2222"], "worker": ["c:2222", "d:2222"]}
@@ -136,10 +136,10 @@ class Cluster(Rows):
         Job, else the variables of a TrainJob.
 
         Args:
-            environ: the environment to read; that of this process by default.
+            environ: The environment to read; that of this process by default.
 
         Raises:
-            ConfigError: a variable is malformed; the message names the field.
+            ConfigError: A variable is malformed; the message names the field.
 
         Example:
             >>> cluster = tfdist.Cluster.from_environment({})
@@ -151,7 +151,7 @@ class Cluster(Rows):
         if text.strip():
             return cls.from_tf_config(text)
         if is_slurm_step(environ):
-            share_of_gpus(environ)  # What cannot be shared is to be known before anything starts.
+            share_of_gpus(environ)  # Raises before anything starts where they cannot be shared.
             return cls._build(*parse_slurm(environ), source="Slurm")
         if is_indexed_job(environ):
             return cls._build(*parse_indexed_job(environ), source="Kubernetes")
@@ -211,7 +211,7 @@ class Cluster(Rows):
     def num_workers(self) -> int:
         """The number of tasks that compute gradients.
 
-        A chief beside parameter servers only coordinates; without them it is
+        With parameter servers a chief only coordinates; without them it is
         a worker too.
         """
         if self.is_local:

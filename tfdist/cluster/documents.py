@@ -12,21 +12,21 @@ from tfdist.cluster.tf_config import load_json
 from tfdist.validation import quote, reject
 
 _MOST_BYTES = 8 << 20
-# For a pipe, such as `<(command)`, to be written.
+# The time for a pipe, such as `<(command)`, to be written.
 _PIPE_SECONDS = 10.0
 # Pairs that merge keys (`<<`) may copy: nested ones multiply.
 _MOST_MERGED = 10_000
 
 
 def load_documents(path: str, wanted: str) -> list[Any]:
-    """Returns what a file holds.
+    """Returns the documents in a file.
 
     Args:
         path: A file of one JSON value (`.json`), or of YAML documents.
-        wanted: What is to be given, for messages.
+        wanted: What the user should give, for messages.
 
     Raises:
-        ConfigError: It cannot be read, or is too large, or neither.
+        ConfigError: It cannot be read, is too large, or is neither JSON nor YAML.
     """
     text = _read(path, wanted)
     if path.endswith(".json"):
@@ -49,7 +49,7 @@ def _read(path: str, wanted: str) -> str:
     if "\0" in path:
         reject(path, f"is not the name of a file; {wanted}")
     try:
-        # Opening a pipe that nobody writes to would wait for ever.
+        # Otherwise opening a pipe that nobody writes to would wait for ever.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
             data = _read_all(descriptor, path, wanted)
@@ -82,7 +82,7 @@ def _read_all(descriptor: int, path: str, wanted: str) -> bytes:
 
 @functools.cache
 def _loader() -> Any:
-    """Returns a loader of YAML that takes no key twice and no merge keys without end."""
+    """Returns a loader of YAML that rejects duplicate keys and endless merge keys."""
     import yaml
 
     class Loader(yaml.SafeLoader):

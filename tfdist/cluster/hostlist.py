@@ -22,11 +22,11 @@ def expand_hostlist(text: str, where: str = "host list") -> list[str]:
     Slurm (`scontrol show hostnames`).
 
     Args:
-        text: such as `node[9-10,12],gpu[001-003]`.
-        where: the field that holds it, for messages.
+        text: Such as `node[9-10,12],gpu[001-003]`.
+        where: The field that holds it, for messages.
 
     Raises:
-        ConfigError: it is not a host list.
+        ConfigError: It is not a host list.
     """
     hosts: list[str] = []
     for part in _split(text, where):

@@ -41,7 +41,7 @@ def parse_indexed_job(environ: Mapping[str, str]) -> tuple[Jobs, str, int]:
     """Returns the jobs, and the role and index of this pod.
 
     Raises:
-        ConfigError: a variable is missing or malformed.
+        ConfigError: A variable is missing or malformed.
     """
     lists = {role: name for role, name in _LISTS.items() if environ.get(name)}
     jobs = check_jobs(

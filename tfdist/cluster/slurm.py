@@ -1,6 +1,6 @@
 """Reads the cluster from the variables that Slurm's `srun` gives each task.
 
-Every task of the step becomes a worker, unless TFDIST_ROLES hands out other
+Every task of the step becomes a worker, unless TFDIST_ROLES assigns other
 roles in the order of the ranks, as in `chief:1,ps:1,worker:2`. Ports are those
 that `srun --resv-ports` reserved, or else derived from the job id, so that
 every task computes the same ones; TFDIST_PORT_BASE sets the first one by hand.
@@ -44,7 +44,7 @@ def parse_slurm(environ: Mapping[str, str]) -> tuple[Jobs, str, int]:
     """Returns the jobs, and the role and index of this task of the step.
 
     Raises:
-        ConfigError: a variable is missing, malformed, or contradicts another.
+        ConfigError: A variable is missing, malformed, or contradicts another.
     """
     hosts, per_node, places, rank = _layout(environ)
     ports = _ports(environ, max(per_node))
@@ -62,7 +62,7 @@ def neighbours(environ: Mapping[str, str]) -> tuple[int, int | None, int]:
         not), and the number of tasks.
 
     Raises:
-        ConfigError: a variable is missing, malformed, or at odds with another.
+        ConfigError: A variable is missing, malformed, or at odds with another.
     """
     _, per_node, places, rank = _layout(environ)
     names = [str(number) for number in range(len(places))]

@@ -1,6 +1,6 @@
 """Divides a node's GPUs among its tasks, where Slurm gives all of them to each.
 
-`srun --ntasks-per-node=2 --gres=gpu:2` shows both tasks of a node both GPUs, and each would take
+`srun --ntasks-per-node=2 --gres=gpu:2` shows both tasks of a node both GPUs, and each would use
 both. With `--gpus-per-task` or `--gpu-bind` Slurm divides them itself.
 """
 

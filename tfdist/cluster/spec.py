@@ -19,7 +19,7 @@ def check_role(value: Any, where: str) -> str:
     """Returns the role that `value` names; `master` is the old name of chief.
 
     Raises:
-        ConfigError: it is not a role.
+        ConfigError: It is not a role.
     """
     if not isinstance(value, str):
         reject(where, f"{quote(value)} is {kind(value)}, not a role; {_ROLES_TEXT}")
@@ -33,11 +33,11 @@ def check_jobs(spec: Any, where: str) -> Jobs:
     """Returns the jobs of a cluster spec, in the order of `ROLES`.
 
     Args:
-        spec: a mapping from role to list of addresses.
-        where: the field that holds it, for the message.
+        spec: A mapping from role to list of addresses.
+        where: The field that holds it, for the message.
 
     Raises:
-        ConfigError: something in it cannot work; the message names the field.
+        ConfigError: Something in it cannot work; the message names the field.
     """
     if not isinstance(spec, Mapping):
         reject(where, f"{quote(spec)} is {kind(spec)}, not an object of role: [addresses]")
@@ -70,7 +70,7 @@ def check_index(value: Any, role: str, jobs: Jobs, where: str, jobs_where: str) 
     """Returns `value` if it is the index of a task of `role`.
 
     Raises:
-        ConfigError: it is not an integer or is out of range.
+        ConfigError: It is not an integer or is out of range.
     """
     if isinstance(value, bool) or not isinstance(value, int):
         hint = ""

@@ -20,7 +20,7 @@ def parse_tf_config(config: str | Mapping[str, Any]) -> tuple[Jobs, str, int]:
     adds, are accepted and ignored.
 
     Raises:
-        ConfigError: something in it is malformed; the message names the field.
+        ConfigError: Something in it is malformed; the message names the field.
     """
     loaded = load_json(config, "TF_CONFIG") if isinstance(config, str) else config
     if not isinstance(loaded, Mapping):
@@ -51,7 +51,7 @@ def load_json(text: str, where: str) -> Any:
     """Loads JSON by the standard: no NaN, no duplicate keys.
 
     Raises:
-        ConfigError: it is not JSON, or it holds a key twice.
+        ConfigError: It is not JSON, or it holds a key twice.
     """
 
     def pairs(items: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -32,7 +32,7 @@ def parse_trainjob(environ: Mapping[str, str]) -> tuple[Jobs, str, int]:
     """Returns the jobs, all of them workers, and the role and index of this pod.
 
     Raises:
-        ConfigError: a variable is missing or malformed.
+        ConfigError: A variable is missing or malformed.
     """
     kind = _kind(environ)
     assert kind is not None
@@ -63,10 +63,10 @@ def parse_trainjob(environ: Mapping[str, str]) -> tuple[Jobs, str, int]:
 def refuse_lone_index(environ: Mapping[str, str]) -> None:
     """Rejects a pod of a Job that is not the first one and has no addresses of the others.
 
-    Where each pod is to train a model of its own, TFDIST_WORKERS is set and empty.
+    Where each pod is to train its own model, TFDIST_WORKERS is set and empty.
 
     Raises:
-        ConfigError: it is such a pod.
+        ConfigError: It is such a pod.
     """
     index = environ.get("JOB_COMPLETION_INDEX", "").strip()
     if index in ("", "0") or "TFDIST_WORKERS" in environ:
@@ -75,7 +75,7 @@ def refuse_lone_index(environ: Mapping[str, str]) -> None:
         "JOB_COMPLETION_INDEX",
         f"{quote(index)} means that there are other pods, but gives no addresses; set "
         "TFDIST_WORKERS to the addresses of all of them, as 'tfdist render jobset' does, or to "
-        "nothing (TFDIST_WORKERS=) where each is to train a model of its own",
+        "nothing (TFDIST_WORKERS=) where each is to train its own model",
     )
 
 

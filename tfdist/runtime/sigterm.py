@@ -50,7 +50,7 @@ class Sigterm:
         except ValueError:
             self._installed = False
         if self._installed:
-            wakeup.forget_arrivals(signal.SIGTERM)
+            wakeup.terminations = 0
             _is_saving = True
         return self
 
@@ -121,7 +121,7 @@ def _act_on(terminal: int, number: int) -> None:
         _came.set()
         _released.wait(_patience)
         _exit(terminal, b"tfdist: SIGTERM: ended; nothing was saved by that\n")
-    elif wakeup.arrivals(number) > 1:
+    elif wakeup.terminations > 1:
         _exit(terminal, b"tfdist: SIGTERM came again: ended without saving\n")
 
 

@@ -18,17 +18,25 @@ import sys
 import threading
 import time
 import types
-from collections import Counter
 from collections.abc import Callable
 
-# Seconds that the main thread has to handle a signal itself.
+# Seconds that the main thread has to handle a signal itself, and between two looks at it meanwhile.
 _GRACE = 0.2
-# Seconds between two looks at the main thread while it has not.
 _TICK = 0.05
+
+# How often SIGTERM has arrived, as far as the thread has read; `sigterm` resets it.
+terminations = 0
+
+_on_signal: list[Callable[[int], None]] = []
+_when_blocked: list[Callable[[], None]] = []
+_is_running = False
 
 
 class Wakeup:
     """The descriptor to which Python writes the number of each signal that has a handler.
+
+    Attributes:
+        before: The descriptor that another part of the program had set, or -1.
 
     Raises:
         ValueError: This is not the main thread.
@@ -36,18 +44,13 @@ class Wakeup:
 
     def __init__(self) -> None:
         self._read, self._write = os.pipe()
-        for descriptor in (self._read, self._write):
-            os.set_blocking(descriptor, False)
+        os.set_blocking(self._read, False)
+        os.set_blocking(self._write, False)
         try:
-            self._before = signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
+            self.before = signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
         except ValueError:
             self._close_pipe()
             raise
-
-    @property
-    def replaces_another(self) -> bool:
-        """Whether another part of the program had set a descriptor."""
-        return self._before >= 0
 
     def fileno(self) -> int:
         """Returns a descriptor that is readable when a signal has arrived."""
@@ -59,15 +62,9 @@ class Wakeup:
             return os.read(self._read, 4096)
         return b""
 
-    def pass_on(self, numbers: bytes) -> None:
-        """Writes numbers to the descriptor that was set before, if any."""
-        if self.replaces_another:
-            with contextlib.suppress(OSError):
-                os.write(self._before, numbers)
-
     def close(self) -> None:
         """Restores the descriptor that was set before."""
-        signal.set_wakeup_fd(self._before)
+        signal.set_wakeup_fd(self.before)
         self._close_pipe()
 
     def _close_pipe(self) -> None:
@@ -75,88 +72,58 @@ class Wakeup:
         os.close(self._write)
 
 
-# How often each signal has arrived, as the thread has read.
-_arrived: Counter[int] = Counter()
-_on_signal: list[Callable[[int], None]] = []
-_when_blocked: list[Callable[[], None]] = []
-_is_running = False
-
-
 def on_signal(act: Callable[[int], None]) -> bool:
     """Makes a thread call a function with the number of each signal that has a handler.
-
-    Where another part of the program has set a wakeup descriptor, that still gets the numbers.
 
     Returns:
         Whether that is possible: this is the main thread.
     """
-    if not _run_thread(share=True):
+    if not _run_thread():
         return False
     _on_signal.append(act)
     return True
 
 
 def when_blocked(act: Callable[[], None]) -> bool:
-    """Makes a thread call a function while the main thread cannot run a terminating handler.
+    """Makes a thread call a function as long as the main thread cannot run a terminating handler.
 
     The first Ctrl-C counts, if its handler is Python's own, which raises KeyboardInterrupt. The
     second SIGTERM counts, if its handler is a Python function: the first one is a request to save
     and stop after the next step (see `sigterm`).
 
-    Args:
-        act: The function; it is called again as long as the main thread does not move.
-
     Returns:
-        Whether that is possible: this is the main thread, and no other part of the program has set
-        a wakeup descriptor.
+        Whether that is possible: this is the main thread.
     """
-    if not _run_thread(share=False):
+    if not _run_thread():
         return False
     _when_blocked.append(act)
     return True
 
 
-def arrivals(number: int) -> int:
-    """Returns how often a signal has arrived, as far as the thread runs and has read it."""
-    return _arrived[number]
-
-
-def forget_arrivals(number: int) -> None:
-    """Counts a signal's arrivals from 0 again."""
-    _arrived[number] = 0
-
-
-def _run_thread(*, share: bool) -> bool:
-    """Starts the thread, unless it runs; returns whether it does.
-
-    Args:
-        share: Whether to replace a descriptor that another part of the program has set.
-    """
+def _run_thread() -> bool:
+    """Starts the thread, unless it runs; returns whether this is the main thread, which may."""
     global _is_running
     if threading.current_thread() is not threading.main_thread():
         return False
-    if _is_running:
-        return True
-    wakeup = Wakeup()
-    if wakeup.replaces_another and not share:
-        wakeup.close()
-        return False
-    os.register_at_fork(after_in_child=_forget)
-    threading.Thread(target=_run, args=(wakeup,), name="tfdist signals", daemon=True).start()
-    _is_running = True
+    if not _is_running:
+        _is_running = True
+        os.register_at_fork(after_in_child=_forget)
+        threading.Thread(target=_run, args=(Wakeup(),), name="tfdist signals", daemon=True).start()
     return True
 
 
 def _run(wakeup: Wakeup) -> None:
+    global terminations
     main = _MainThread()
     poll = select.poll()
     poll.register(wakeup.fileno(), select.POLLIN)
     while True:
-        poll.poll(_TICK * 1000 if main.has_signal else None)
-        numbers = wakeup.read()
-        wakeup.pass_on(numbers)
-        for number in numbers:
-            _arrived[number] += 1
+        poll.poll(_TICK * 1000 if main.place else None)
+        for number in wakeup.read():
+            if wakeup.before >= 0:  # Another part of the program still gets its numbers.
+                with contextlib.suppress(OSError):
+                    os.write(wakeup.before, bytes([number]))
+            terminations += number == signal.SIGTERM
             main.take(number)
             for act in _on_signal:
                 act(number)
@@ -166,18 +133,16 @@ def _run(wakeup: Wakeup) -> None:
 
 
 class _MainThread:
-    """Detects that the main thread cannot run the handlers of terminating signals."""
+    """Detects that the main thread cannot run the handlers of terminating signals.
+
+    Attributes:
+        place: Where it was at the first signal that it has not handled; None where there is none.
+    """
 
     def __init__(self) -> None:
-        # Its position at the first signal that it has not handled, and the time of that.
-        self._position: tuple[types.FrameType | None, int] | None = None
-        self._since = 0.0
+        self.place: tuple[types.FrameType | None, int] | None = None
+        self._since = 0.0  # The time of that signal.
         self._terminates = False
-
-    @property
-    def has_signal(self) -> bool:
-        """Whether a signal has arrived that it has not handled yet, as far as is known."""
-        return self._position is not None
 
     def take(self, number: int) -> None:
         """Takes note of a signal that has arrived."""
@@ -187,23 +152,21 @@ class _MainThread:
             number == signal.SIGINT and handler is not signal.default_int_handler
         ):
             return
-        if number == signal.SIGINT or arrivals(signal.SIGTERM) > 1:
+        if self.place is None:
+            self.place, self._since, self._terminates = _place(), time.monotonic(), False
+        if number == signal.SIGINT or terminations > 1:
             self._terminates = True
-        if self._position is None:
-            self._position, self._since = _position(), time.monotonic()
 
     def is_blocked(self) -> bool:
         """Returns whether a terminating signal has waited for it too long."""
-        if self._position is None:
-            return False
-        if _position() != self._position:
-            self._position, self._terminates = None, False
-            return False
-        return self._terminates and time.monotonic() - self._since >= _GRACE
+        if self.place is not None and _place() != self.place:
+            self.place = None
+        waited = time.monotonic() - self._since
+        return self.place is not None and self._terminates and waited >= _GRACE
 
 
-def _position() -> tuple[types.FrameType | None, int]:
-    """Returns the position of the main thread: its frame, and the instruction in it."""
+def _place() -> tuple[types.FrameType | None, int]:
+    """Returns where the main thread is: its frame, and the instruction in it."""
     frame = sys._current_frames().get(threading.main_thread().ident or 0)
     return frame, -1 if frame is None else frame.f_lasti
 
@@ -211,10 +174,8 @@ def _position() -> tuple[types.FrameType | None, int]:
 def _forget() -> None:
     """Leaves the thread and the descriptor to the parent, in a forked child."""
     global _is_running
-    if not _is_running:
-        return
-    _is_running = False
-    _arrived.clear()
-    _on_signal.clear()
-    _when_blocked.clear()
-    signal.set_wakeup_fd(-1)
+    if _is_running:
+        _is_running = False
+        _on_signal.clear()
+        _when_blocked.clear()
+        signal.set_wakeup_fd(-1)
