@@ -51,7 +51,7 @@ def want() -> str:
 
 
 def resumed_at(job: Batch, since: int) -> int:
-    """The step of the checkpoint that a job goes on from."""
+    """The step of the checkpoint that a job continues from."""
     line = job.until(r"resuming from .*checkpoint-\d+\.tfdist", since)
     match = re.search(r"checkpoint-0*(\d+)", line)
     assert match is not None
