@@ -16,7 +16,7 @@ PACKAGE = Path(tfdist.__file__).parent
 # one row do not import each other.
 LAYERS = [
     {"errors", "partition"},
-    {"validation", "drawing", "notebook"},
+    {"validation", "drawing", "notebook", "files"},
     {"function_name", "option_fields", "collectives.transport_names"},
     {"cli.arguments", "cli.output"},  # What the flags of commands are made of.
     {"runtime"},

@@ -68,7 +68,7 @@ def test_a_preparer_that_is_killed_leaves_nothing_behind(start, tmp_path):
     assert second.stderr is not None
     for line in second.stderr:  # it waits, and says for whom
         if "waiting for" in line:
-            assert f"pid {first.pid} on " in line
+            assert f"process {first.pid} on " in line
             assert "to prepare digits/1.0.0 in " in line
             break
     first.kill()
@@ -82,7 +82,7 @@ def test_waiting_ends_at_the_deadline_and_names_the_holder(start, tmp_path):
     path = tmp_path / "lock"
     holder = start(HOLD, path)
     wait_for(holder, "held")
-    message = rf"waited 0.3 s for pid {holder.pid} on .* to prepare digits in /data"
+    message = rf"waited 0.3 s for process {holder.pid} on .* to prepare digits in /data"
     with (
         pytest.raises(PeerError, match=message),
         exclusive(path, task="digits in /data", timeout=0.3),

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from tfdist.programs.records import History, write_whole
+from tfdist.programs.records import History
 
 
 def epochs(path, numbers, shift=0.0):
@@ -51,8 +51,3 @@ def test_a_file_that_is_not_one_of_ours_or_an_older_one(tmp_path, text):
 
 def test_without_a_file_only_the_last_epoch_is_asked_for():
     assert epochs(None, [0, 1]).last == {"loss": 1.0}
-
-
-def test_a_text_is_written(tmp_path):
-    write_whole(tmp_path / "text", "a")
-    assert (tmp_path / "text").read_text() == "a"

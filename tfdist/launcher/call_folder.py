@@ -7,7 +7,6 @@ pickle would write their names, which a task cannot import.
 from __future__ import annotations
 
 import json
-import os
 import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
@@ -18,6 +17,7 @@ from typing import Any
 import cloudpickle
 
 from tfdist.errors import TfdistError
+from tfdist.files import write_whole
 from tfdist.validation import quote, reject
 
 
@@ -106,9 +106,8 @@ class CallFolder:
 
     def _write(self, name: str, data: bytes) -> None:
         # A task that is killed while it writes leaves nothing that looks whole.
-        part = self._folder / f"{name}.part{os.getpid()}"
-        part.write_bytes(data)
-        part.replace(self._folder / name)
+        with write_whole(self._folder / name) as new:
+            new.write_bytes(data)
 
 
 def load_call(call: bytes) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]:

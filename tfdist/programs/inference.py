@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import pathlib
 import shutil
 from collections.abc import Iterator, Sequence
@@ -15,6 +14,7 @@ import tensorflow as tf
 from tfdist import data
 from tfdist.cluster import Cluster
 from tfdist.errors import ConfigError
+from tfdist.files import write_whole
 from tfdist.programs import saved_model
 from tfdist.programs.saved_model import SavedModel
 from tfdist.strategy.build import build_strategy
@@ -116,18 +116,15 @@ def export(run: str, folder: str) -> pathlib.Path:
     if path.exists():
         raise ConfigError(f"export(--output): {quote(folder)} is there; give another name")
     saved = saved_model.load(run, "export")
-    new = path.with_name(f".{path.name}.new")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        saved.model.export(str(new), verbose=False)
-        shutil.copy(pathlib.Path(run) / saved_model.IMAGES, new / saved_model.IMAGES)
-        os.replace(new, path)
+        with write_whole(path) as new:
+            saved.model.export(str(new), verbose=False)
+            shutil.copy(pathlib.Path(run) / saved_model.IMAGES, new / saved_model.IMAGES)
     except OSError as error:
         raise ConfigError(
             f"export(--output): {quote(folder)} cannot be written ({error.strerror}); give another"
         ) from None
-    finally:
-        shutil.rmtree(new, ignore_errors=True)
     return path
 
 

@@ -14,19 +14,13 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from tfdist.files import write_whole
 from tfdist.report.run import FILE
 from tfdist.runtime.resources import resident_bytes
 from tfdist.training.timing import EpochTiming
 
 # The folder of TensorBoard's files in that of the run.
 BOARD = "tensorboard"
-
-
-def write_whole(path: pathlib.Path, text: str) -> None:
-    """Writes a file of text beside its place, then puts it there."""
-    new = path.with_name(f".{path.name}.new")
-    new.write_text(text)
-    os.replace(new, path)
 
 
 class History(keras.callbacks.Callback):
@@ -64,7 +58,8 @@ class History(keras.callbacks.Callback):
         """Writes the file."""
         self._epochs[epoch] = dict(logs or {})
         if self._path is not None:
-            write_whole(self._path, json.dumps(_columns(self._epochs), indent=2) + "\n")
+            with write_whole(self._path) as new:
+                new.write_text(json.dumps(_columns(self._epochs), indent=2) + "\n")
 
 
 def _columns(epochs: dict[int, dict[str, Any]]) -> dict[str, list[Any]]:

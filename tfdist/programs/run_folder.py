@@ -10,8 +10,9 @@ import shutil
 import yaml
 
 from tfdist.errors import ConfigError
+from tfdist.files import write_whole
 from tfdist.programs.options import TrainOptions
-from tfdist.programs.records import BOARD, write_whole
+from tfdist.programs.records import BOARD
 from tfdist.validation import quote
 
 CONFIG = "config.yaml"
@@ -69,7 +70,8 @@ def open_run(options: TrainOptions) -> pathlib.Path | None:
         _clear(path, options.checkpoint_dir)
     else:
         _check_same(path, before, options)
-    write_whole(path / CONFIG, options.to_yaml())
+    with write_whole(path / CONFIG) as new:
+        new.write_text(options.to_yaml())
     return path
 
 

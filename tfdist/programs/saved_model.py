@@ -18,8 +18,8 @@ import tensorflow as tf
 from tfdist import data
 from tfdist.data.augment import Transform
 from tfdist.errors import ConfigError
+from tfdist.files import write_whole
 from tfdist.programs.options import TrainOptions
-from tfdist.programs.records import write_whole
 from tfdist.training.save import save_whole
 from tfdist.validation import quote
 
@@ -98,7 +98,8 @@ def save(
         "image_shape": list(source.image_shape),
         "recipe": dataclasses.asdict(source.recipe),
     }
-    write_whole(folder / IMAGES, json.dumps(told, indent=1) + "\n")
+    with write_whole(folder / IMAGES) as new:
+        new.write_text(json.dumps(told, indent=1) + "\n")
     save_whole(outer, folder / MODEL)
 
 

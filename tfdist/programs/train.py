@@ -17,11 +17,12 @@ import tfdist
 from tfdist import data
 from tfdist.cluster import Cluster
 from tfdist.errors import ConfigError
+from tfdist.files import write_whole
 from tfdist.programs import saved_model
 from tfdist.programs.model import make_model
 from tfdist.programs.options import TrainOptions
 from tfdist.programs.progress import Progress, TimeLimit
-from tfdist.programs.records import Events, History, write_whole
+from tfdist.programs.records import Events, History
 from tfdist.programs.run_folder import open_run
 from tfdist.scaling.plan import Plan
 from tfdist.scaling.scale import scale
@@ -245,7 +246,8 @@ def _note_plan(plan: Plan, path: pathlib.Path) -> None:
         before = plan  # There is none, or it is not one of ours.
     for change in plan.changes_since(before):
         print(f"changed: {change}", flush=True)
-    write_whole(path, plan.to_json())
+    with write_whole(path) as new:
+        new.write_text(plan.to_json())
 
 
 def make_plan(options: TrainOptions, source: data.Source, replicas: int) -> Plan:
@@ -347,4 +349,5 @@ def _save(
         saved_model.save(model, source, options, output)
     if anew or not (output / "summary.txt").exists():
         text = f"{summary}\n{time.strftime('%Y-%m-%d %H:%M:%S')}\n"
-        write_whole(output / "summary.txt", text)
+        with write_whole(output / "summary.txt") as new:
+            new.write_text(text)

@@ -29,6 +29,8 @@ import signal
 import time
 from dataclasses import asdict, dataclass, field
 
+from tfdist.files import write_whole
+
 VARIABLE = "TFDIST_HEARTBEAT"
 PHASES = (
     "building",
@@ -110,11 +112,8 @@ class HeartbeatWriter:
         self._last, self._written, _latest = beat, now, beat
         if not self.path:
             return
-        temporary = f"{self.path}.{beat.pid}.tmp"
-        with contextlib.suppress(OSError):
-            with open(temporary, "w", encoding="ascii") as file:
-                json.dump(asdict(beat), file)
-            os.replace(temporary, self.path)
+        with contextlib.suppress(OSError), write_whole(self.path) as new:
+            new.write_text(json.dumps(asdict(beat)), encoding="ascii")
 
     @property
     def fed_path(self) -> str:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import csv
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
 import keras
+
+from tfdist.files import write_whole
 
 
 def go_on(callbacks: Sequence[keras.callbacks.Callback], epoch: int) -> None:
@@ -34,8 +35,6 @@ def _cut(path: Path, separator: str, epoch: int) -> bool:
     if header[0] != "epoch":
         return False
     kept = [row for row in rows if row and int(row[0]) < epoch]
-    new = path.with_name(f".{path.name}.new")
-    with new.open("w", newline="") as file:
+    with write_whole(path) as new, new.open("w", newline="") as file:
         csv.writer(file, delimiter=separator).writerows([header, *kept])
-    os.replace(new, path)
     return bool(kept)

@@ -8,6 +8,7 @@ import pathlib
 import keras
 
 from tfdist.errors import ConfigError
+from tfdist.files import write_whole
 from tfdist.validation import quote
 
 
@@ -24,12 +25,10 @@ def save_whole(model: keras.Model, path: str | os.PathLike[str]) -> None:
     place = pathlib.Path(path)
     if place.suffix != ".keras":
         raise ConfigError(f"save(path): {quote(str(path))} is given; allowed: a name.keras")
-    new = place.with_name(f".new.{place.name}")  # Keras looks at how the name ends.
     try:
-        model.save(new)
-        os.replace(new, place)
+        with write_whole(place, suffix=place.suffix) as new:  # Keras looks at how the name ends.
+            model.save(new)
     except OSError as error:
-        new.unlink(missing_ok=True)
         raise ConfigError(
             f"save(path): {quote(str(path))} cannot be written ({error.strerror or error}); "
             "give another file"

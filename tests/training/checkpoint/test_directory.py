@@ -14,10 +14,11 @@ import numpy as np
 import pytest
 
 from tfdist.errors import CheckpointError, ConfigError
+from tfdist.files import FileLock
+from tfdist.training.checkpoint import directory as module
 from tfdist.training.checkpoint import file as checkpoint_file
-from tfdist.training.checkpoint.directory import CheckpointDirectory
+from tfdist.training.checkpoint.directory import LOCK, CheckpointDirectory
 from tfdist.training.checkpoint.file import DamagedError, decode
-from tfdist.training.checkpoint.lock import NAME as LOCK
 
 
 def arrays_of(number):
@@ -181,6 +182,52 @@ def test_a_read_only_directory_is_named():
     # The kernel's own: not even root can make files there.
     with pytest.raises(ConfigError, match="checkpoint_dir: '/proc/self' cannot be written to"):
         CheckpointDirectory("/proc/self", 3).prepare()
+
+
+HOLDER = """
+import sys
+from tfdist.files import FileLock
+
+assert FileLock(sys.argv[1]).acquire(0, lambda: None)
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_another_job_is_named_and_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "_LOCK_SECONDS", 0.3)
+    command = [sys.executable, "-c", HOLDER, str(tmp_path / LOCK)]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as process:
+        assert process.stdout.readline() == "held\n"
+        message = rf"in use by another job \(process {process.pid} on .*, since .*\); give"
+        with pytest.raises(ConfigError, match=message):
+            CheckpointDirectory(tmp_path, 3).prepare()
+    CheckpointDirectory(tmp_path, 3).prepare()
+
+
+def test_two_trainers_of_a_process_may_use_it(tmp_path):
+    first, second = CheckpointDirectory(tmp_path, 3), CheckpointDirectory(tmp_path, 3)
+    first.prepare()
+    second.prepare()
+    first.release()
+    second.release()
+    lock = FileLock(tmp_path / LOCK)
+    assert lock.acquire(0, lambda: None)
+    lock.release()
+
+
+def test_a_file_system_without_locks_is_said(tmp_path, monkeypatch):
+    def none(*_):
+        raise OSError(errno.EOPNOTSUPP, "Operation not supported")
+
+    monkeypatch.setattr("fcntl.lockf", none)
+    said = []
+    monkeypatch.setattr(module.LOGGER, "warning", lambda text, *args: said.append(text % args))
+    directory = CheckpointDirectory(tmp_path, 3)
+    directory.prepare()
+    directory.release()
+    assert len(said) == 1 and "has no locks (Operation not supported)" in said[0]
 
 
 def test_a_full_disk_surfaces_at_the_next_save_and_harms_nothing(tmp_path, monkeypatch):

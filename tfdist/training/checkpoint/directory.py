@@ -12,11 +12,16 @@ from typing import Any
 
 from tfdist import __version__
 from tfdist.errors import CheckpointError, ConfigError
+from tfdist.files import FileLock, NoLocksError
 from tfdist.runtime.log import LOGGER
+from tfdist.runtime.timeouts import wait_seconds
 from tfdist.training.checkpoint import file as checkpoint_file
 from tfdist.training.checkpoint.file import Arrays, DamagedError, Reader, UnknownFormatError
-from tfdist.training.checkpoint.lock import DirectoryLock
 
+LOCK = ".tfdist.lock"
+# A job that is asked to end may still be saving when the one that takes its place begins. With
+# TFDIST_WAIT, tasks wait no longer for it than for each other.
+_LOCK_SECONDS = 120.0
 _NAME = re.compile(r"checkpoint-(\d{10})\.tfdist$")
 _TEMPORARY = re.compile(r"\.checkpoint-\d{10}\.tfdist\.\d+\.tmp$")
 
@@ -38,7 +43,7 @@ class CheckpointDirectory:
         self._thread: threading.Thread | None = None
         self._error: Exception | None = None
         self._damaged: set[str] = set()
-        self._lock = DirectoryLock(self.path)
+        self._lock = FileLock(self.path / LOCK, shared=True)
 
     def prepare(self) -> None:
         """Creates the directory, takes its lock, and checks that it can be written to.
@@ -48,7 +53,7 @@ class CheckpointDirectory:
         """
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            self._lock.acquire()
+            self._take_lock()
             for name in os.listdir(self.path):
                 if _TEMPORARY.match(name):  # A run was killed while it wrote this one.
                     (self.path / name).unlink(missing_ok=True)
@@ -64,6 +69,32 @@ class CheckpointDirectory:
     def release(self) -> None:
         """Lets another job use the directory."""
         self._lock.release()
+
+    def _take_lock(self) -> None:
+        """Takes the directory's lock; waits for a job that is about to end."""
+        lock, patience = self._lock, min(wait_seconds(), _LOCK_SECONDS)
+
+        def used_by() -> str:
+            holder = lock.holder
+            known = f"{holder}, since {holder.since}" if holder else "the lock does not name it"
+            return f"{str(self.path)!r} is in use by another job ({known})"
+
+        def waiting() -> None:
+            LOGGER.info(
+                "checkpoint_dir: %s; waiting for its end, for %.0f s at most", used_by(), patience
+            )
+
+        try:
+            taken = lock.acquire(patience, waiting)
+        except NoLocksError as error:
+            LOGGER.warning(
+                "checkpoint_dir: its file system has no locks (%s); make sure that no other job "
+                "uses the directory",
+                error.strerror,
+            )
+            return
+        if not taken:
+            raise ConfigError(f"checkpoint_dir: {used_by()}; give this job its own directory")
 
     def newest(self) -> tuple[Path, Reader] | None:
         """Opens the newest checkpoint that is intact; logs the damaged ones it skips.

@@ -22,6 +22,8 @@ from typing import Any, BinaryIO
 import ml_dtypes  # noqa: F401  (gives NumPy the names of bfloat16 and its kin)
 import numpy as np
 
+from tfdist.files import removed_on_error, unfinished
+
 _NAME = "tfdist-checkpoint"
 _FORMAT = 1
 _LONGEST_FIRST_LINE = 200
@@ -69,13 +71,9 @@ def begin(path: Path, manifest: Mapping[str, Any], arrays: Arrays) -> Path:
         OSError: The file could not be written. Nothing is left of it.
         ValueError: An array holds Python objects.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with open(temporary, "wb") as file:
-            write(file, manifest, arrays)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+    temporary = unfinished(path)
+    with removed_on_error(temporary), open(temporary, "wb") as file:
+        write(file, manifest, arrays)
     return temporary
 
 
@@ -85,13 +83,10 @@ def finish(temporary: Path, path: Path) -> None:
     Raises:
         OSError: It could not be written. Nothing is left of it.
     """
-    try:
+    with removed_on_error(temporary):
         with open(temporary, "rb") as file:
             os.fsync(file.fileno())
         os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
     folder = os.open(path.parent, os.O_RDONLY)
     try:
         os.fsync(folder)
