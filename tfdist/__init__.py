@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from tfdist.strategy.devices import virtual_devices as virtual_devices
     from tfdist.strategy.serve import serve as serve
     from tfdist.training import Trainer as Trainer
-    from tfdist.training.on_chief import on_chief as on_chief
+    from tfdist.training.callbacks import on_chief as on_chief
 
 __version__ = "0.1.0"
 
@@ -69,7 +69,7 @@ _EXPORTS: dict[str, tuple[str, str | None]] = {
     "virtual_devices": ("tfdist.strategy.devices", "virtual_devices"),
     "serve": ("tfdist.strategy.serve", "serve"),
     "Trainer": ("tfdist.training", "Trainer"),
-    "on_chief": ("tfdist.training.on_chief", "on_chief"),
+    "on_chief": ("tfdist.training.callbacks", "on_chief"),
     "models": ("tfdist.models", None),
     "data": ("tfdist.data", None),
 }
@@ -79,7 +79,7 @@ _NEED_TENSORFLOW = {
     "tfdist.strategy.devices",
     "tfdist.strategy.serve",
     "tfdist.training",
-    "tfdist.training.on_chief",
+    "tfdist.training.callbacks",
     "tfdist.models",
     "tfdist.data",
 }

@@ -14,9 +14,9 @@ from tests.training.loops.made import X, Y, feed_of, linear, loops_of, plain_wei
 from tfdist.collectives.worker_flags import WorkerFlags
 from tfdist.errors import ConfigError
 from tfdist.runtime.heartbeat import HeartbeatWriter
-from tfdist.training.calls import Calls
 from tfdist.training.epoch_runner import evaluate_epoch, predict_epoch, train_epoch
-from tfdist.training.session import OnlyBeats
+from tfdist.training.options import StepLimit
+from tfdist.training.session import HeartbeatOnly
 from tfdist.training.stop_training import StopTraining
 
 
@@ -86,7 +86,7 @@ def mirrored(devices):
     return model, loops, loops.loop(feed_of(loops))
 
 
-class Counts(OnlyBeats):
+class Counts(HeartbeatOnly):
     """Allows so many steps a call, and takes down what is made."""
 
     def __init__(self, most=99):
@@ -104,36 +104,36 @@ class Counts(OnlyBeats):
         self.evaluated.append(step)
 
 
-def train(mirrored, numbers=None, follower=None, *, first=0, most=2, data=X):
+def train(mirrored, numbers=None, listener=None, *, first=0, most=2, data=X):
     model, loops, loop = mirrored
-    numbers, follower = numbers or Numbers(), follower or Counts()
+    numbers, listener = numbers or Numbers(), listener or Counts()
     every = keras.callbacks.CallbackList([numbers], model=model)
     stop = StopTraining(model, loops._group, WorkerFlags(), [numbers])
     epoch = feed_of(loops, data).epoch(0, first=first)
-    calls = Calls(most, are_read=True)
-    train_epoch(epoch, loop, every, follower, stop, calls, first=first)
-    return [(hook[9:], n) for hook, n, _ in numbers.calls], follower
+    limit = StepLimit(most, reads_logs=True)
+    train_epoch(epoch, loop, every, listener, stop, limit, first=first)
+    return [(hook[9:], n) for hook, n, _ in numbers.calls], listener
 
 
-def test_a_call_makes_as_many_steps_as_its_follower_allows(mirrored):
-    calls, follower = train(mirrored, follower=Counts(1))
+def test_a_call_makes_as_many_steps_as_its_listener_allows(mirrored):
+    calls, listener = train(mirrored, listener=Counts(1))
     assert calls == [(f"batch_{end}", n) for n in range(3) for end in ("begin", "end")]
-    assert follower.made == [1, 1, 1]
+    assert listener.made == [1, 1, 1]
     assert weight(mirrored[0]) == plain_weights()[-1]
 
 
 def test_an_epoch_that_was_begun_goes_on_at_its_step(mirrored):
     mirrored[0].set_weights([np.array([[plain_weights()[0]]])])
-    calls, follower = train(mirrored, first=1, most=9)
+    calls, listener = train(mirrored, first=1, most=9)
     assert calls == [("batch_begin", 1), ("batch_end", 2)]
-    assert follower.made == [2]
+    assert listener.made == [2]
     assert weight(mirrored[0]) == plain_weights()[-1]
 
 
 def test_an_epoch_ends_after_the_batch_where_a_callback_stops_it(mirrored):
-    calls, follower = train(mirrored, Numbers(stop_at=1), most=1)
+    calls, listener = train(mirrored, Numbers(stop_at=1), most=1)
     assert calls[-1] == ("batch_end", 1)
-    assert follower.made == [1, 1]
+    assert listener.made == [1, 1]
     assert weight(mirrored[0]) == plain_weights()[1]
 
 
@@ -144,16 +144,16 @@ def test_an_epoch_that_was_done_when_it_was_saved_makes_no_step(mirrored):
 
 def test_evaluation_is_followed_and_can_be_stopped(mirrored):
     model, loops, loop = mirrored
-    numbers, follower = Numbers(), Counts()
+    numbers, listener = Numbers(), Counts()
     every = keras.callbacks.CallbackList([numbers], model=model)
-    evaluate_epoch(feed_of(loops).epoch(0), loop, every, follower, most=2)
-    assert follower.evaluated == [0, 2]
+    evaluate_epoch(feed_of(loops).epoch(0), loop, every, listener, most=2)
+    assert listener.evaluated == [0, 2]
     assert [n for _, n, _ in numbers.calls] == [0, 1, 2, 2]
     asked = iter([False, True])
     evaluate_epoch(
-        feed_of(loops).epoch(0), loop, every, follower, most=1, stopped=lambda: next(asked)
+        feed_of(loops).epoch(0), loop, every, listener, most=1, stopped=lambda: next(asked)
     )
-    assert follower.evaluated == [0, 2, 0, 1]
+    assert listener.evaluated == [0, 2, 0, 1]
 
 
 def test_predictions_are_joined_in_the_order_of_the_batches(mirrored):

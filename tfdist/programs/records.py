@@ -17,7 +17,7 @@ import tensorflow as tf
 from tfdist.files import write_whole
 from tfdist.report.run import FILE
 from tfdist.runtime.resources import resident_bytes
-from tfdist.training.timing import EpochTiming
+from tfdist.training.session import EpochTiming
 
 # The folder of TensorBoard's files in that of the run.
 BOARD = "tensorboard"

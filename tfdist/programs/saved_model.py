@@ -20,7 +20,7 @@ from tfdist.data.augment import Transform
 from tfdist.errors import ConfigError
 from tfdist.files import write_whole
 from tfdist.programs.options import TrainOptions
-from tfdist.training.save import save_whole
+from tfdist.training.checkpoint.model_file import save_model
 from tfdist.validation import quote
 
 MODEL = "model.keras"
@@ -100,7 +100,7 @@ def save(
     }
     with write_whole(folder / IMAGES) as new:
         new.write_text(json.dumps(told, indent=1) + "\n")
-    save_whole(outer, folder / MODEL)
+    save_model(outer, folder / MODEL)
 
 
 def _of_channels(values: tuple[float, ...], source: data.Source) -> tuple[float, ...]:

@@ -9,10 +9,10 @@ from typing import Any
 import keras
 
 from tfdist.errors import ConfigError
-from tfdist.training.calls import Calls
 from tfdist.training.input.feed import AnyFeed, Epoch
 from tfdist.training.loops.base import Loop
-from tfdist.training.session import Follower
+from tfdist.training.options import StepLimit
+from tfdist.training.session import Session, StepListener
 from tfdist.training.stop_training import StopTraining, stopped_together
 
 
@@ -20,9 +20,9 @@ def train_epoch(
     epoch: Epoch,
     loop: Loop,
     every: keras.callbacks.CallbackList,
-    follower: Follower,
+    listener: StepListener,
     stop_training: StopTraining,
-    calls: Calls,
+    limit: StepLimit,
     *,
     first: int,
 ) -> None:
@@ -34,20 +34,20 @@ def train_epoch(
     """
     step = first
     while _any_left(epoch, step):
-        wanted = _wanted(epoch, step, calls.most_at(step - first))
-        count = follower.before_training(wanted)
+        wanted = _wanted(epoch, step, limit.at(step - first))
+        count = listener.before_training(wanted)
         every.on_train_batch_begin(step)
         stop_training.before_call()
         taken = epoch.taken
         began = time.perf_counter()
-        logs = loop.train(epoch, count, logs=calls.are_read)
+        logs = loop.train(epoch, count, logs=limit.reads_logs)
         seconds = time.perf_counter() - began
-        last = step + (calls.most if epoch.several and count == wanted else count) - 1
+        last = step + (limit.most if epoch.several and count == wanted else count) - 1
         count = _made(epoch, taken, count)
         every.on_train_batch_end(last, logs)
         step += count
-        follower.after_training(count)
-        calls.made(count, seconds)
+        listener.after_training(count)
+        limit.record(count, seconds)
         if stop_training.after_call():
             return
     _require_any(epoch, step)
@@ -57,7 +57,7 @@ def evaluate_epoch(
     epoch: Epoch,
     loop: Loop,
     every: keras.callbacks.CallbackList,
-    follower: Follower,
+    listener: StepListener,
     *,
     most: int,
     stopped: Callable[[], bool] = lambda: False,
@@ -71,7 +71,7 @@ def evaluate_epoch(
     step = 0
     while _any_left(epoch, step):
         count = _wanted(epoch, step, most)
-        follower.before_evaluating(step)
+        listener.before_evaluating(step)
         every.on_test_batch_begin(step)
         taken = epoch.taken
         logs = loop.test(epoch, count)
@@ -84,13 +84,50 @@ def evaluate_epoch(
     _require_any(epoch, step)
 
 
+def train(
+    feed: AnyFeed,
+    epoch: Epoch,
+    loop: Loop,
+    every: keras.callbacks.CallbackList,
+    session: Session,
+    stop_training: StopTraining,
+    limit: StepLimit,
+) -> dict[str, Any]:
+    """Trains on the rest of the session's epoch; returns the logs.
+
+    Args:
+        feed: The data.
+        epoch: Its elements.
+        loop: The loop for them.
+        every: The callbacks.
+        session: Follows training, and has its position.
+        stop_training: Stops all workers when a callback of one of them does.
+        limit: The largest number of elements per call.
+
+    Raises:
+        ConfigError: There is no element, or another number of them than when it was saved.
+        Preempted: A worker was asked to stop. Training is saved.
+    """
+    first = session.position.step
+    session.begin_epoch(epoch.steps)
+    if not first:
+        loop.reset_metrics()
+    every.on_epoch_begin(session.position.epoch)
+    train_epoch(epoch, loop, every, session, stop_training, limit, first=first)
+    loop.finish_epoch()
+    feed.end_epoch()
+    session.trained()
+    loop.publish()
+    return loop.logs()
+
+
 def evaluate(
     model: keras.Model,
     feed: AnyFeed,
     epoch: Epoch,
     loop: Loop,
     every: keras.callbacks.CallbackList,
-    follower: Follower,
+    listener: StepListener,
     *,
     exchange: Callable[[int], list[int]],
     most: int,
@@ -103,7 +140,7 @@ def evaluate(
         epoch: Its elements.
         loop: The loop for them.
         every: The callbacks.
-        follower: Notified of each call.
+        listener: Notified of each call.
         exchange: Exchanges an integer with all workers; returns all values.
         most: The largest number of elements per call.
 
@@ -111,11 +148,11 @@ def evaluate(
         ConfigError: There is no element.
         Preempted: A worker was asked to stop. Training is saved.
     """
-    follower.before_evaluating(0)
+    listener.before_evaluating(0)
     stopped = stopped_together(model, "stop_evaluating", exchange, every.callbacks)
     every.on_test_begin()
     loop.reset_metrics()
-    evaluate_epoch(epoch, loop, every, follower, most=most, stopped=stopped)
+    evaluate_epoch(epoch, loop, every, listener, most=most, stopped=stopped)
     loop.finish_epoch()
     feed.end_epoch()
     loop.publish()
@@ -171,7 +208,7 @@ def predict_epoch(
     """
     predictions: list[Any] = []
     # Where nobody looks at them earlier, outputs that are under way are fetched in the end.
-    told = any(
+    are_read = any(
         not getattr(callback.on_predict_batch_end, "_is_default", False)
         for callback in every.callbacks
         if not isinstance(callback, keras.callbacks.ProgbarLogger)
@@ -182,7 +219,7 @@ def predict_epoch(
         every.on_predict_batch_begin(step)
         taken = epoch.taken
         prediction = loop.predict(epoch, count)
-        predictions.append(loop.fetch(prediction) if told else prediction)
+        predictions.append(loop.fetch(prediction) if are_read else prediction)
         last = step + (most if epoch.several else count) - 1
         count = _made(epoch, taken, count)
         every.on_predict_batch_end(last, {"outputs": predictions[-1]})
@@ -190,7 +227,7 @@ def predict_epoch(
         if stopped():
             break
     _require_any(epoch, step)
-    return loop.join(predictions if told else [loop.fetch(each) for each in predictions])
+    return loop.join(predictions if are_read else [loop.fetch(each) for each in predictions])
 
 
 def _wanted(epoch: Epoch, step: int, most: int) -> int:

@@ -1,4 +1,8 @@
-"""Checks the arguments of a `Trainer`."""
+"""Checks the arguments of a `Trainer`, and chooses how many steps a call of TensorFlow makes.
+
+A call, its callbacks and its heartbeat cost the host a fraction of a millisecond, and so does
+reading the metrics: together as much as a small model's step.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +17,6 @@ from tfdist.collectives.process_group import ProcessGroup
 from tfdist.collectives.transport_names import TRANSPORTS, WIRE_TYPES
 from tfdist.errors import ConfigError
 from tfdist.profiling.recorder import Recorder
-from tfdist.training.calls import Calls, Growth, ask_for_batches, read_batches
 from tfdist.training.checkpoint.manager import Checkpoints
 from tfdist.training.loops.select import LoopOptions
 from tfdist.training.model.support import check_accumulation, check_local_steps
@@ -21,6 +24,11 @@ from tfdist.training.update.local import LocalSteps
 from tfdist.validation import number, one_of, quote, reject, whole_number
 
 _AUTO = "auto"
+# With "auto", a call takes about this long: progress, SIGTERM and checkpoints wait for its end.
+_CALL_SECONDS = 0.05
+_MOST_STEPS = 64
+# The first call traces and compiles, and the next ones still fill the input's buffers.
+_NOT_TIMED = 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,7 +139,7 @@ class TrainerOptions:
         check_accumulation(model, self.accumulate_steps)
         check_local_steps(model, self.local_steps)
 
-    def of_loops(self, fed_path: str) -> LoopOptions:
+    def for_loops(self, fed_path: str) -> LoopOptions:
         """Returns the options for steps.
 
         Args:
@@ -147,7 +155,7 @@ class TrainerOptions:
             fed_path=fed_path,
         )
 
-    def fixed_steps_a_call(self, compiled: int) -> int:
+    def fixed_steps_per_call(self, compiled: int) -> int:
         """Returns the steps per call of which an epoch has a whole number, as in Keras.
 
         Args:
@@ -155,7 +163,7 @@ class TrainerOptions:
         """
         return compiled if self.steps_per_call == _AUTO else 1
 
-    def most_steps_a_call(self, compiled: int) -> int:
+    def max_steps_per_call(self, compiled: int) -> int:
         """Returns the largest number of steps in one call of TensorFlow.
 
         Args:
@@ -163,15 +171,15 @@ class TrainerOptions:
         """
         return compiled if self.steps_per_call == _AUTO else int(self.steps_per_call)
 
-    def calls(
+    def step_limit(
         self,
         model: keras.Model,
         callbacks: Sequence[keras.callbacks.Callback],
         exchange: Callable[[int], list[int]],
         *,
         alone: bool,
-    ) -> Calls:
-        """Returns the calls of TensorFlow that train in one `fit`; all workers make them.
+    ) -> StepLimit:
+        """Returns how many steps a call of TensorFlow may make in a `fit`; all workers call it.
 
         Args:
             model: The model.
@@ -180,11 +188,11 @@ class TrainerOptions:
             alone: Whether one device trains, where several steps in a call are Keras' own and
                 compiled once more.
         """
-        compiled, growth = model.steps_per_execution, None
+        compiled, auto = model.steps_per_execution, None
         if self.steps_per_call == _AUTO and compiled == 1 and not (alone or model.run_eagerly):
-            asked = exchange(int(ask_for_batches(callbacks)))
-            growth = None if any(asked) else Growth(exchange)
-        return Calls(self.most_steps_a_call(compiled), read_batches(callbacks), growth)
+            needed = exchange(int(need_each_batch(callbacks)))
+            auto = None if any(needed) else AutoStepsPerCall(exchange)
+        return StepLimit(self.max_steps_per_call(compiled), read_batches(callbacks), auto)
 
     def checkpoints(self, model: keras.Model, group: ProcessGroup) -> Checkpoints | None:
         """Returns the checkpoints of a model's training; None if it is not saved.
@@ -203,3 +211,90 @@ class TrainerOptions:
             seconds=self.checkpoint_seconds,
             keep=self.keep_checkpoints,
         )
+
+
+class AutoStepsPerCall:
+    """Chooses as many steps per call as take a short time, the same number on every worker.
+
+    Args:
+        exchange: Gives every worker's value of a number; all workers call it after the same call.
+    """
+
+    def __init__(self, exchange: Callable[[int], list[int]]) -> None:
+        self._exchange = exchange
+        self._most = 1
+        self._calls = self._steps = 0
+        self._seconds = 0.0
+        self._due = _NOT_TIMED + 2
+
+    def after(self, steps: int, seconds: float) -> int:
+        """Returns the most steps of the next call, after one of some steps that took some time."""
+        self._calls += 1
+        if self._calls > _NOT_TIMED:
+            self._steps += steps
+            self._seconds += seconds
+        if self._calls == self._due:
+            slowest = max(self._exchange(round(1e9 * self._seconds / self._steps)))
+            self._most = max(1, min(round(1e9 * _CALL_SECONDS / max(slowest, 1)), _MOST_STEPS))
+            self._due *= 4
+            self._steps, self._seconds = 0, 0.0
+        return self._most
+
+
+@dataclass
+class StepLimit:
+    """How many steps the calls of TensorFlow in a `fit` may make.
+
+    Attributes:
+        most: The largest number of steps that the next call may make.
+        reads_logs: Whether a callback of this worker reads the logs of a call.
+        auto: Chooses `most` as calls are made; None to leave it.
+    """
+
+    most: int
+    reads_logs: bool
+    auto: AutoStepsPerCall | None = None
+
+    def at(self, step: int) -> int:
+        """Returns the largest number of steps that a call may make, after some steps of an epoch.
+
+        With `auto` an epoch begins with one step: as in Keras, a callback that stops training as
+        the epoch begins stops it after the first batch.
+        """
+        return 1 if self.auto is not None and not step else self.most
+
+    def record(self, steps: int, seconds: float) -> None:
+        """Takes note of a call that is done."""
+        if self.auto is not None:
+            self.most = self.auto.after(steps, seconds)
+
+
+def read_batches(callbacks: Sequence[keras.callbacks.Callback]) -> bool:
+    """Returns whether a callback may look at the batches of training, one by one.
+
+    Args:
+        callbacks: Callbacks; that of Keras for progress looks at batches only where it draws a bar.
+    """
+    return any(
+        _has_batch_hooks(callback)
+        for callback in callbacks
+        if not (isinstance(callback, keras.callbacks.ProgbarLogger) and callback.verbose != 1)
+    )
+
+
+def need_each_batch(callbacks: Sequence[keras.callbacks.Callback]) -> bool:
+    """Returns whether a callback needs each batch: all that read them, but for Keras' bar."""
+    return any(
+        _has_batch_hooks(callback)
+        for callback in callbacks
+        if not isinstance(callback, keras.callbacks.ProgbarLogger)
+    )
+
+
+def _has_batch_hooks(callback: keras.callbacks.Callback) -> bool:
+    if getattr(callback, "reads_no_batches", False):
+        return False
+    if type(callback) is keras.callbacks.ModelCheckpoint and callback.save_freq == "epoch":
+        return False
+    names = ("on_train_batch_begin", "on_train_batch_end", "on_batch_begin", "on_batch_end")
+    return any(not getattr(getattr(callback, name), "_is_default", False) for name in names)

@@ -1,4 +1,4 @@
-"""Follows one `fit`: resumes it, saves it, writes heartbeats, and stops it on SIGTERM."""
+"""Listens to one `fit`: resumes it, saves it, times it, writes heartbeats, stops it on SIGTERM."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Protocol
 
 import keras
+from typing_extensions import override
 
 from tfdist.collectives.process_group import ProcessGroup
 from tfdist.collectives.worker_flags import Flag, WorkerFlags
@@ -18,15 +19,30 @@ from tfdist.runtime.log import LOGGER
 from tfdist.runtime.sigterm import Sigterm
 from tfdist.training.checkpoint import callback_state
 from tfdist.training.checkpoint.manager import Checkpoints
-from tfdist.training.checkpoint.position import Position
-from tfdist.training.checkpoint.saved import Saved
+from tfdist.training.checkpoint.saved import Position, Saved
 from tfdist.training.input.feed import AnyFeed
 from tfdist.training.input.intake import of_waiting
 from tfdist.training.loops.base import Loop, Progress
-from tfdist.training.timing import EpochTiming
 
 
-class Follower(Protocol):
+@dataclasses.dataclass(frozen=True)
+class EpochTiming:
+    """Where the time of an epoch's training steps went, without validation and callbacks.
+
+    Attributes:
+        epoch: The epoch, from 0.
+        steps: Its steps, as far as this process made them.
+        seconds: Of all steps.
+        input_seconds: Of that, how long they waited for data.
+    """
+
+    epoch: int
+    steps: int
+    seconds: float
+    input_seconds: float
+
+
+class StepListener(Protocol):
     """An object that is notified of each call of TensorFlow."""
 
     def before_training(self, count: int) -> int:
@@ -39,8 +55,8 @@ class Follower(Protocol):
         """Begins a call of evaluation, at step number `step`."""
 
 
-class OnlyBeats:
-    """Follows an evaluation outside `fit`: it only writes heartbeats.
+class HeartbeatOnly(StepListener):
+    """Listens to an evaluation outside `fit`: it only writes heartbeats.
 
     Args:
         heartbeat: Writes the heartbeats.
@@ -49,15 +65,17 @@ class OnlyBeats:
     def __init__(self, heartbeat: HeartbeatWriter) -> None:
         self._heartbeat = heartbeat
 
+    @override
     def before_training(self, count: int) -> int:
-        """Returns `count`."""
         return count
 
+    @override
     def after_training(self, count: int) -> None:
-        """Does nothing."""
+        pass
 
+    @override
     def before_evaluating(self, step: int) -> None:
-        """Writes a heartbeat; the first call compiles, which may take long."""
+        # The first call compiles, which may take long.
         self._heartbeat.write("evaluating" if step else "tracing", 0, step)
 
 
@@ -103,7 +121,7 @@ class Session:
         self._called = 0.0
         self._in_calls = 0.0  # Seconds of the calls of this epoch.
         self._made = 0  # Steps of these calls.
-        self._said_waiting = False
+        self._warned_of_waiting = False
         self._traced = False
         self._evaluated = False
 
@@ -140,7 +158,7 @@ class Session:
             raise ConfigError(
                 f"data: an epoch has {steps}{fewer} batches, but had {was} when the checkpoint was "
                 f"written after {self.position.step} of them; put the data back as it was, or give "
-                "this job a checkpoint_dir of its own"
+                "this job its own checkpoint_dir"
             )
         self.position = dataclasses.replace(self.position, steps=steps)
         self._in_calls, self._made = 0.0, 0
@@ -197,14 +215,14 @@ class Session:
     def trained(self) -> None:
         """Keeps the progress of the epoch, before validation resets the metrics.
 
-        Says once if its steps waited for data.
+        Warns, once in a `fit`, if its steps waited for data.
         """
         waited, reads_all = self._loop.input_seconds(), self._loop.reads_all
         timing = EpochTiming(self.position.epoch, self._made, self._in_calls, waited)
         self._timings.append(timing)
-        if not self._said_waiting:
+        if not self._warned_of_waiting:
             warning = of_waiting(waited, self._in_calls, reads_all=reads_all)
-            self._said_waiting = bool(warning)
+            self._warned_of_waiting = bool(warning)
             if warning:
                 LOGGER.warning(warning)
         if self._checkpoints is not None:
@@ -278,7 +296,7 @@ class Session:
         self._heartbeat.write("done", self.position.epoch, self.position.step)
         raise Preempted(
             f"stopped by SIGTERM in epoch {self.position.epoch + 1} after step "
-            f"{self.position.step}, which is saved; start again to go on"
+            f"{self.position.step}, which is saved; start again to continue"
         )
 
 
@@ -321,11 +339,11 @@ def resume(
     return dataclasses.replace(was, step=step, global_batch=batch, steps=steps)
 
 
-def give_back_memories(
+def restore_callback_state(
     saved: Saved, position: Position, callbacks: list[keras.callbacks.Callback]
 ) -> None:
-    """Restores the state of callbacks from a checkpoint of the same call, which is then let go."""
+    """Restores the state of callbacks from a checkpoint of the same call, and closes it."""
     if position.fit == saved.position.fit:
         arrays = saved.read_all(callback_state.PREFIX)
-        callback_state.give_back(callbacks, saved.manifest["callbacks"], arrays)
+        callback_state.restore(callbacks, saved.manifest["callbacks"], arrays)
         saved.close()

@@ -3,38 +3,45 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 from collections.abc import Sequence
 from typing import Any
 
 import keras
+from typing_extensions import override
 
 from tfdist.collectives.leaving import leave_together
 from tfdist.collectives.process_group import ProcessGroup
 from tfdist.collectives.worker_flags import WorkerFlags
+from tfdist.notebook import Rows
 from tfdist.runtime import excepthook
 from tfdist.runtime.heartbeat import HeartbeatWriter
 from tfdist.strategy.kinds import kind_of
-from tfdist.training import csv_log
 from tfdist.training.agreement.together import Agreement, agreeing
-from tfdist.training.callbacks import callback_list, history_of
-from tfdist.training.checkpoint.position import Position
-from tfdist.training.description import Described
-from tfdist.training.epoch_runner import evaluate, predict, train_epoch
+from tfdist.training.callbacks import callback_list, continue_csv_logs, history_of
+from tfdist.training.checkpoint.model_file import save_model
+from tfdist.training.checkpoint.saved import Position
+from tfdist.training.epoch_runner import evaluate, predict, train
 from tfdist.training.feeds import Feeds, validation_is_due
 from tfdist.training.input.feed import AnyFeed, Epoch
 from tfdist.training.loops.select import Loops
-from tfdist.training.model.alone import check_not_alone
+from tfdist.training.model.alone import check_made_for_cluster
 from tfdist.training.model.support import check, strategy_of
 from tfdist.training.options import TrainerOptions
 from tfdist.training.plain_errors import plain_errors
-from tfdist.training.save import save_whole
-from tfdist.training.session import Follower, OnlyBeats, Session, give_back_memories, resume
+from tfdist.training.session import (
+    EpochTiming,
+    HeartbeatOnly,
+    Session,
+    StepListener,
+    restore_callback_state,
+    resume,
+)
 from tfdist.training.stop_training import StopTraining
-from tfdist.training.timing import EpochTiming
 
 
-class Trainer(Described):
+class Trainer(Rows):
     """Trains a compiled Keras 3 model under the strategy it was made in.
 
     Takes Keras' own arguments and returns Keras' own results. Every worker of a
@@ -54,7 +61,7 @@ class Trainer(Described):
             the update is that of one batch as large as all of them.
         local_steps: Steps that each worker makes on its own between averages of weights and
             optimizer (local SGD): less is sent, and the numbers are not those of one device.
-        outer_learning_rate: The part of the way to such an average that is made.
+        outer_learning_rate: The fraction of the way to such an average that is taken.
         outer_momentum: Nesterov momentum of that way; 0.9 with a rate of 0.7 is DiLoCo.
         steps_per_call: Steps in one call of TensorFlow, between which callbacks are called; "auto"
             is the `steps_per_execution` of `compile`; if that is 1, of several replicas, and no
@@ -99,25 +106,11 @@ class Trainer(Described):
         profile: tuple[int, int] | None = None,
         profile_dir: str | os.PathLike[str] = "profile",
     ) -> None:
+        arguments = dict(locals())  # All but these two are options, of the same names.
+        del arguments["self"], arguments["model"]
         self.model = model
         self.strategy = strategy_of(model)
-        self._options = TrainerOptions(
-            checkpoint_dir=checkpoint_dir,
-            checkpoint_steps=checkpoint_steps,
-            checkpoint_seconds=checkpoint_seconds,
-            keep_checkpoints=keep_checkpoints,
-            accumulate_steps=accumulate_steps,
-            steps_per_call=steps_per_call,
-            wire_dtype=wire_dtype,
-            bytes_per_pack=bytes_per_pack,
-            transport=transport,
-            compile_update=compile_update,
-            local_steps=local_steps,
-            outer_learning_rate=outer_learning_rate,
-            outer_momentum=outer_momentum,
-            profile=profile,
-            profile_dir=profile_dir,
-        )
+        self._options = TrainerOptions(**arguments)
         self._options.check(model)
         excepthook.install()
         kind = kind_of(self.strategy)
@@ -126,7 +119,7 @@ class Trainer(Described):
         self._agreement = Agreement(model, self._group, self._options)
         self._heartbeat = HeartbeatWriter()
         self._flags = WorkerFlags()
-        loops = self._options.of_loops(self._heartbeat.fed_path)
+        loops = self._options.for_loops(self._heartbeat.fed_path)
         self._loops = Loops(model, self._group, self._flags, loops)
         self._keras_steps = self._loops.runs_keras_steps
         self._feeds = Feeds(
@@ -134,13 +127,16 @@ class Trainer(Described):
             self._group,
             of_keras=self._keras_steps,
             look_at=self._agreement.on_data,
-            steps_a_call=lambda: self._options.fixed_steps_a_call(model.steps_per_execution),
+            steps_a_call=lambda: self._options.fixed_steps_per_call(model.steps_per_execution),
         )
         if model.compiled:
             check(model, self.strategy, runs_keras_steps=self._keras_steps)
         self._position = Position(fit=-1)  # Of the latest call of `fit`.
         self.timings: list[EpochTiming] = []  # Of its epochs.
         self._checkpoints = self._options.checkpoints(model, self._group)
+        self._callback_list = functools.partial(
+            callback_list, model, is_chief=self._group.is_chief, alone=self._keras_steps
+        )
 
     @plain_errors
     @agreeing
@@ -184,8 +180,7 @@ class Trainer(Described):
                 worker's stop training, all stop after the same batch.
             validation_split: The fraction of the arrays, at their end, to validate on.
             validation_data: Data to validate on: (x, y), (x, y, sample_weight) or as for `x`.
-            shuffle: Whether arrays, and the batches of a `PyDataset`, are shuffled anew in each
-                epoch.
+            shuffle: Whether arrays, and the batches of a `PyDataset`, are shuffled in each epoch.
             class_weight: A weight for each class.
             sample_weight: A weight for each example, with arrays.
             initial_epoch: The epoch to start at.
@@ -214,7 +209,7 @@ class Trainer(Described):
         """
         self._heartbeat.write("building")
         self.timings.clear()
-        check_not_alone(self.strategy)
+        check_made_for_cluster(self.strategy)
         check(self.model, self.strategy, runs_keras_steps=self._keras_steps)
         epochs = self._feeds.most_epochs(epochs)
         (x, y, sample_weight), validation_data = self._feeds.split(
@@ -256,10 +251,10 @@ class Trainer(Described):
         )
         stop_training = StopTraining(self.model, self._group, self._flags, every.callbacks)
         if saved is not None:
-            csv_log.go_on(every.callbacks, start.epoch)
+            continue_csv_logs(every.callbacks, start.epoch)
         every.on_train_begin()
         if saved is not None:
-            give_back_memories(saved, start, every.callbacks)
+            restore_callback_state(saved, start, every.callbacks)
         elif self._keras_steps and self.model._initial_epoch:
             # BackupAndRestore has found where an earlier run was.
             start = dataclasses.replace(start, epoch=self.model._initial_epoch)
@@ -272,26 +267,15 @@ class Trainer(Described):
             before_save=self._agreement.on_save,
             timings=self.timings,
         )
-        calls = self._options.calls(
+        limit = self._options.step_limit(
             self.model, every.callbacks, self._group.exchange, alone=self._keras_steps
         )
         logs: dict[str, Any] = {}
         with session.running():
             for number in range(start.epoch, stop_at):
-                first = session.position.step
-                if epoch_data is None:
-                    epoch_data = feed.epoch(number, self._group.exchange)
-                session.begin_epoch(epoch_data.steps)
-                if not first:
-                    loop.reset_metrics()
-                every.on_epoch_begin(number)
-                train_epoch(epoch_data, loop, every, session, stop_training, calls, first=first)
-                loop.finish_epoch()
-                feed.end_epoch()
+                epoch_data = epoch_data or feed.epoch(number, self._group.exchange)
+                logs = train(feed, epoch_data, loop, every, session, stop_training, limit)
                 epoch_data = None
-                session.trained()
-                loop.publish()
-                logs = loop.logs()
                 if validation is not None and validation_is_due(number, validation_freq):
                     validation.restart()
                     held_out = validation.epoch(0, self._group.exchange)
@@ -339,7 +323,7 @@ class Trainer(Described):
         feed.restart()
         epoch = feed.epoch(0, self._group.exchange)
         every = self._callback_list(callbacks, verbose, epochs=1, steps=steps or epoch.steps)
-        logs = self._evaluate(feed, epoch, every, OnlyBeats(self._heartbeat))
+        logs = self._evaluate(feed, epoch, every, HeartbeatOnly(self._heartbeat))
         return logs if return_dict else self.model._flatten_metrics_in_order(logs)
 
     @plain_errors
@@ -381,19 +365,31 @@ class Trainer(Described):
             >>> trainer.save(os.path.join(folder, "model.keras"))
         """
         if self._group.is_chief:
-            save_whole(self.model, path)
+            save_model(self.model, path)
 
     def _evaluate(
-        self, feed: AnyFeed, epoch: Epoch, every: Any, follower: Follower
+        self, feed: AnyFeed, epoch: Epoch, every: Any, listener: StepListener
     ) -> dict[str, Any]:
         return evaluate(
-            *(self.model, feed, epoch, self._loops.loop(feed), every, follower),
+            *(self.model, feed, epoch, self._loops.loop(feed), every, listener),
             exchange=self._group.exchange,
-            most=self._options.most_steps_a_call(self.model.steps_per_execution),
+            most=self._options.max_steps_per_call(self.model.steps_per_execution),
         )
 
-    def _callback_list(
-        self, callbacks: Any, verbose: int | str, **params: Any
-    ) -> keras.callbacks.CallbackList:
-        params |= {"is_chief": self._group.is_chief, "alone": self._keras_steps}
-        return callback_list(self.model, callbacks, verbose=verbose, **params)
+    def __repr__(self) -> str:
+        return f"<Trainer of {', '.join(f'{name} {text}' for name, text in self._rows())}>"
+
+    @override
+    def _rows(self) -> list[tuple[str, str]]:
+        size = f", {self.model.count_params():,} parameters" if self.model.built else ""
+        replicas = self.strategy.num_replicas_in_sync
+        rows = [
+            ("model", f"{self.model.name}{size}"),
+            ("strategy", f"{kind_of(self.strategy).public}, replicas: {replicas}"),
+        ]
+        if self.timings:
+            seconds = sum(timing.seconds for timing in self.timings)
+            steps = sum(timing.steps for timing in self.timings)
+            text = f"{len(self.timings)} epochs, {steps:,} steps in {seconds:.1f} s"
+            rows.append(("latest fit", text))
+        return rows

@@ -8,7 +8,7 @@ import keras
 import numpy as np
 import pytest
 
-from tfdist.training.checkpoint.callback_state import collect, give_back
+from tfdist.training.checkpoint.callback_state import collect, restore
 
 LOSSES = [1.0, 0.5, 0.7, 0.6, 0.8, 0.9]
 
@@ -36,7 +36,7 @@ def made(kind, **options):
 
 def through_a_file(callbacks, others):
     states, arrays = collect(callbacks)
-    give_back(others, json.loads(json.dumps(states)), dict(arrays))
+    restore(others, json.loads(json.dumps(states)), dict(arrays))
 
 
 @pytest.mark.parametrize("stop", range(1, 5))

@@ -15,7 +15,7 @@ import pytest
 from tfdist.training.checkpoint import file as module
 from tfdist.training.checkpoint.file import (
     DamagedError,
-    Held,
+    LazyArray,
     UnknownFormatError,
     begin,
     decode,
@@ -69,7 +69,7 @@ def test_an_array_is_fetched_when_its_turn_comes():
             fetched.append(name)
             return array
 
-        return Held(array.dtype, array.shape, fetch)
+        return LazyArray(array.dtype, array.shape, fetch)
 
     late = {name: held(name, array) for name, array in arrays.items()}
     assert encode({}, late) == encode({}, arrays)
@@ -145,7 +145,7 @@ def test_of_a_file_that_could_not_be_written_nothing_is_left(tmp_path, monkeypat
     def fail(number=None):
         raise error
 
-    arrays = {"x": Held(np.dtype("int8"), (1,), fail)} if where == "write" else {}
+    arrays = {"x": LazyArray(np.dtype("int8"), (1,), fail)} if where == "write" else {}
     if where == "sync":
         monkeypatch.setattr(module.os, "fsync", fail)
     with pytest.raises(type(error)):

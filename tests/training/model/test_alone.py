@@ -12,7 +12,7 @@ import tfdist
 from tfdist.errors import ConfigError
 from tfdist.runtime.log import LOGGER
 from tfdist.strategy import registry
-from tfdist.training.model.alone import check_not_alone
+from tfdist.training.model.alone import check_made_for_cluster
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def test_one_process_of_a_cluster_of_several_is_refused(devices, monkeypatch):
     in_cluster(monkeypatch, worker=2)
     for strategy in (tfdist.mirrored_strategy(devices[:2]), tf.distribute.get_strategy()):
         with pytest.raises(ConfigError, match=r"worker/0 of a cluster of 2.*'multi_worker_mirr"):
-            check_not_alone(strategy)
+            check_made_for_cluster(strategy)
 
 
 def test_a_strategy_of_the_cluster_and_a_cluster_of_one_are_let_pass(monkeypatch, warnings):
@@ -47,23 +47,23 @@ def test_a_strategy_of_the_cluster_and_a_cluster_of_one_are_let_pass(monkeypatch
         """Known by its name; the real one needs the other processes."""
 
     in_cluster(monkeypatch, worker=2)
-    check_not_alone(CollectiveAllReduceStrategy())
+    check_made_for_cluster(CollectiveAllReduceStrategy())
     in_cluster(monkeypatch, worker=1)
-    check_not_alone(tf.distribute.get_strategy())
+    check_made_for_cluster(tf.distribute.get_strategy())
     monkeypatch.delenv("TF_CONFIG")
-    check_not_alone(tf.distribute.get_strategy())
+    check_made_for_cluster(tf.distribute.get_strategy())
     assert warnings == []
 
 
 def test_a_model_made_outside_of_a_strategy_of_several_replicas_is_warned_of(devices, warnings):
     several = registry.remember_strategy(tfdist.mirrored_strategy(devices[:2]))
-    check_not_alone(several)
+    check_made_for_cluster(several)
     assert warnings == []
-    check_not_alone(tf.distribute.get_strategy())
+    check_made_for_cluster(tf.distribute.get_strategy())
     (said,) = warnings
     assert "outside the scope of the MirroredStrategy of 2 replicas" in said
     del several
     one = registry.remember_strategy(tfdist.one_device_strategy(devices[0]))
-    check_not_alone(tf.distribute.get_strategy())
-    check_not_alone(one)
+    check_made_for_cluster(tf.distribute.get_strategy())
+    check_made_for_cluster(one)
     assert len(warnings) == 1

@@ -39,7 +39,7 @@ def collect(
     return states, arrays
 
 
-def give_back(
+def restore(
     callbacks: Sequence[keras.callbacks.Callback],
     states: dict[str, Any],
     arrays: dict[str, np.ndarray],

@@ -39,7 +39,7 @@ class UnknownFormatError(Exception):
 
 
 @dataclass(frozen=True)
-class Held:
+class LazyArray:
     """An array that is fetched when it is written.
 
     Attributes:
@@ -53,7 +53,7 @@ class Held:
     fetch: Callable[[], np.ndarray]
 
 
-Arrays = Mapping[str, np.ndarray | Held]
+Arrays = Mapping[str, np.ndarray | LazyArray]
 
 
 def begin(path: Path, manifest: Mapping[str, Any], arrays: Arrays) -> Path:
@@ -128,7 +128,7 @@ def _first_line(digest: str, size: int) -> bytes:
 def _pieces(header: bytes, arrays: Arrays) -> Iterator[memoryview]:
     yield memoryview(header)
     for array in arrays.values():
-        values = array.fetch() if isinstance(array, Held) else array
+        values = array.fetch() if isinstance(array, LazyArray) else array
         yield np.ascontiguousarray(values).reshape(-1).view(np.uint8).data
 
 

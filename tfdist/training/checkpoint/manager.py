@@ -20,9 +20,8 @@ from tfdist.runtime.log import LOGGER
 from tfdist.strategy.kinds import public_name
 from tfdist.training.checkpoint import callback_state
 from tfdist.training.checkpoint.directory import CheckpointDirectory
-from tfdist.training.checkpoint.file import Held, Reader
-from tfdist.training.checkpoint.position import Position
-from tfdist.training.checkpoint.saved import Saved
+from tfdist.training.checkpoint.file import LazyArray, Reader
+from tfdist.training.checkpoint.saved import Position, Saved
 from tfdist.training.loops.base import Loop, Progress
 from tfdist.training.model.inspection import all_optimizers, inner_optimizer
 
@@ -257,7 +256,7 @@ class Checkpoints:
         self._last_total, self._last_time = position.total, time.monotonic()
         if not self._group.is_chief:
             return
-        arrays: dict[str, np.ndarray | Held] = {}
+        arrays: dict[str, np.ndarray | LazyArray] = {}
         remembered, of_callbacks = callback_state.collect(callbacks)
         arrays.update(of_callbacks)
         kinds = _kinds(self._model)
@@ -274,7 +273,7 @@ class Checkpoints:
         }
         for kind, variables in kinds.items():
             for index, variable in enumerate(variables):
-                arrays[f"{kind}/{index}"] = _held(variable)
+                arrays[f"{kind}/{index}"] = _lazy(variable)
         for index, array in enumerate(progress.update):
             arrays[f"update/{index}"] = array
         for index, total in enumerate(progress.totals):
@@ -342,7 +341,7 @@ def _shapes(variables: list[tf.Variable]) -> list[list[int]]:
     return [[int(d) for d in v.shape] for v in variables]
 
 
-def _held(variable: keras.Variable) -> Held:
+def _lazy(variable: keras.Variable) -> LazyArray:
     """Returns a variable's value, to be fetched from its first local copy when it is written.
 
     Reading all copies might be a collective.
@@ -353,7 +352,7 @@ def _held(variable: keras.Variable) -> Held:
         return np.asarray(tf.convert_to_tensor(local[0] if local else variable.value))
 
     dtype = tf.as_dtype(variable.dtype).as_numpy_dtype
-    return Held(np.dtype(dtype), tuple(int(d) for d in variable.shape), fetch)
+    return LazyArray(np.dtype(dtype), tuple(int(d) for d in variable.shape), fetch)
 
 
 def _tensor(array: np.ndarray) -> tf.Tensor:

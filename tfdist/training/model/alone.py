@@ -11,7 +11,7 @@ from tfdist.strategy import registry
 from tfdist.strategy.kinds import BY_NAME, choose, kind_of, public_name
 
 
-def check_not_alone(strategy: tf.distribute.Strategy) -> None:
+def check_made_for_cluster(strategy: tf.distribute.Strategy) -> None:
     """Rejects a model that each process of a cluster would train alone.
 
     Only warns where a strategy of several replicas was built and the model was made outside of its
@@ -31,8 +31,8 @@ def check_not_alone(strategy: tf.distribute.Strategy) -> None:
     if meant in BY_NAME and BY_NAME[meant].needs_cluster:
         raise ConfigError(
             f"Trainer(model): it was made under {public_name(strategy)}, but this task is "
-            f"{cluster.task} of a cluster of {len(cluster.tasks)}, which would each train a model "
-            f"of its own; make and compile it inside 'with strategy.scope():' of "
+            f"{cluster.task} of a cluster of {len(cluster.tasks)}, which would each train "
+            f"their own model; make and compile it inside 'with strategy.scope():' of "
             f"tfdist.build_strategy({meant!r}), or start one task"
         )
     other = registry.newest_of_several_replicas()

@@ -59,7 +59,7 @@ def check(
         where = f"{type(model).__name__}.train_step under {public_name(strategy)}"
         _check_overwritten(model, where, "leave the step to Keras")
     if strategy.num_replicas_in_sync > 1:
-        _check_losses(model, strategy)
+        _check_regularizers(model, public_name(strategy))
     _check_rows(model, strategy)
     _check_scope(model, strategy)
 
@@ -122,13 +122,9 @@ def _check_xla(model: keras.Model, strategy: tf.distribute.Strategy) -> None:
 def _check_overwritten(model: keras.Model, where: str, instead: str) -> None:
     for variable in filter(is_overwritten, model.trainable_variables):
         raise ConfigError(
-            f"{where}: {variable.path} is overwritten with its gradient (float8), with the largest "
-            f"values of a whole batch, which is not seen at once; {instead}"
+            f"{where}: {variable.path} is a scale of float8, which needs the largest values of the "
+            f"whole batch, and only a part of it is seen at a time; {instead}"
         )
-
-
-def _check_losses(model: keras.Model, strategy: tf.distribute.Strategy) -> None:
-    _check_regularizers(model, public_name(strategy))
 
 
 def _check_regularizers(model: keras.Model, what: str) -> None:

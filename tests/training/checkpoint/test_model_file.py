@@ -10,13 +10,13 @@ import pytest
 
 import tfdist
 from tfdist.errors import ConfigError
-from tfdist.training.save import save_whole
+from tfdist.training.checkpoint.model_file import save_model
 
 
 def test_a_model_that_was_good_stays_until_the_new_one_is_whole(tmp_path, monkeypatch):
     path = tmp_path / "model.keras"
     model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
-    save_whole(model, path)
+    save_model(model, path)
     good = path.read_bytes()
 
     def broken_off(self, file):
@@ -26,7 +26,7 @@ def test_a_model_that_was_good_stays_until_the_new_one_is_whole(tmp_path, monkey
     with monkeypatch.context() as patch:
         patch.setattr(type(model), "save", broken_off)
         with pytest.raises(KeyboardInterrupt):
-            save_whole(model, path)
+            save_model(model, path)
     assert path.read_bytes() == good
 
 
@@ -50,22 +50,5 @@ def test_the_chief_saves_and_the_others_do_not(devices, tmp_path):
 def test_a_place_that_cannot_be_is_one_line(tmp_path, name, problem):
     model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
     with pytest.raises(ConfigError, match=re.escape(problem)):
-        save_whole(model, tmp_path / name)
+        save_model(model, tmp_path / name)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_tracker_is_made_on_the_chief_alone(monkeypatch):
-    made = []
-
-    def tracker():
-        made.append(1)
-        return keras.callbacks.TerminateOnNaN()
-
-    cluster = {"worker": ["a:1", "b:1"]}
-    for index in (1, 0):
-        given = tfdist.Cluster.from_cluster_spec(cluster, task_type="worker", task_index=index)
-        monkeypatch.setenv("TF_CONFIG", given.to_tf_config())
-        assert isinstance(tfdist.on_chief(tracker), keras.callbacks.TerminateOnNaN) is (not index)
-        assert len(made) == 1 - index
-    with pytest.raises(ConfigError, match=r"on_chief\(callback\): 3 is given"):
-        tfdist.on_chief(lambda: 3)

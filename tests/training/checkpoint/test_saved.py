@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from tfdist.training.checkpoint.position import Position
+from tfdist.training.checkpoint.saved import Position
 
 
 def test_it_begins_with_nothing_done_and_survives_json():

@@ -1,4 +1,4 @@
-"""Saves a model whole or not at all: a good one is never half overwritten."""
+"""Saves a model to a file, whole or not at all: a good one is never half overwritten."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from tfdist.files import write_whole
 from tfdist.validation import quote
 
 
-def save_whole(model: keras.Model, path: str | os.PathLike[str]) -> None:
-    """Saves a model beside its place, then puts it there.
+def save_model(model: keras.Model, path: str | os.PathLike[str]) -> None:
+    """Saves a model as a file.
 
     Args:
         model: The model.
