@@ -40,7 +40,7 @@ def test_a_second_job_is_refused_and_the_first_ends_as_undisturbed(
     until_step(first, 5 + trial)
     monkeypatch.setenv("TFDIST_WAIT", "6")  # Neither for tasks nor for the lock longer.
     second = start(programs, tmp_path / "both", EPOCHS, 0)
-    second.until(rf"{USED}.*give this job a directory of its own")
+    second.until(rf"{USED}.*give this job its own directory")
     assert second.end() == 2, second.text()
     assert not second.find("STEP")
     assert end_of(first) == undisturbed[0]

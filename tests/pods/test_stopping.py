@@ -112,7 +112,7 @@ def test_a_pod_of_each_task_at_once(cluster: Cluster) -> None:
     run.until_line("chief/0", "^STEP 11 ")
     run.job.delete()
     assert [run.until_ended(run.pod(task)) for task in SERVED] == [143, 143, 143]
-    assert run.pod("chief/0").find("which is saved; start again to go on")
+    assert run.pod("chief/0").find("which is saved; start again to continue")
     again = cluster.apply("jobset", "--workers 1 --ps 1 --volume runs:/runs", TINY, env)
     again.until_line("chief/0", "resuming from")
     again.job.delete()

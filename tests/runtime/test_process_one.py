@@ -285,7 +285,7 @@ def test_in_training_that_saves(start, tmp_path):
     process = start(*_TRAIN, "--checkpoint-dir", str(tmp_path / "saved"))
     process.said("epoch 1/500 done")
     assert process.end(within=60.0) == 143  # A step and a save, however busy the machine is.
-    assert "which is saved; start again to go on" in process.log.read_text()
+    assert "which is saved; start again to continue" in process.log.read_text()
     assert os.listdir(tmp_path / "saved")
 
 

@@ -224,6 +224,6 @@ def test_all_workers_are_told_of_a_save_in_which_they_take_part(linear, tmp_path
 
         trainer = tfdist.Trainer(linear(), checkpoint_dir=tmp_path / str(count), **options)
         told = []
-        trainer._agreement.on_save = lambda told=told: told.append(1)
+        trainer._consistency.check_before_save = lambda told=told: told.append(1)
         trainer.fit(X, Y, batch_size=4, epochs=2, verbose=0)
         assert len(told) == count

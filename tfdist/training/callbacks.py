@@ -137,7 +137,7 @@ def continue_csv_logs(callbacks: Sequence[keras.callbacks.Callback], epoch: int)
     files.
 
     Args:
-        callbacks: Callbacks, among which those of other classes are left alone.
+        callbacks: Callbacks, among which those of other classes are left as they are.
         epoch: The epoch at which training resumes.
     """
     for callback in callbacks:

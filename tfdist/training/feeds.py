@@ -112,7 +112,7 @@ class Feeds:
         """Returns `epochs`, or the maximum that Keras is configured to run if that is smaller.
 
         Raises:
-            ConfigError: It is no whole number.
+            ConfigError: It is not a whole number.
         """
         try:
             operator.index(epochs)  # Keras takes -1 for none.

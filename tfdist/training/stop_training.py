@@ -37,7 +37,7 @@ class StopTraining:
         self._model = model
         self._group = group
         self._flags = flags
-        own = any(_has_a_say_after_batches(callback) for callback in callbacks)
+        own = any(_may_stop_after_batches(callback) for callback in callbacks)
         self._exchanges = any(group.exchange(int(own)))
         model.stop_training = False
 
@@ -67,7 +67,7 @@ def stopped_together(
     exchange: Callable[[int], list[int]],
     callbacks: Sequence[keras.callbacks.Callback],
 ) -> Callable[[], bool]:
-    """Returns what says, after a batch, whether a callback of any worker ends the pass there.
+    """Returns a function that tells, after a batch, whether a callback of any worker ends the pass.
 
     All workers must call it at the same point, and what it returns after each batch.
 
@@ -80,13 +80,13 @@ def stopped_together(
     setattr(model, flag, False)
     hook = {"stop_evaluating": "on_test_batch_end", "stop_predicting": "on_predict_batch_end"}[flag]
     own = any(not _is_of_keras(getattr(callback, hook)) for callback in callbacks)
-    having_a_say = exchange(int(own))
-    if len(having_a_say) > 1 and not any(having_a_say):
+    may_stop = exchange(int(own))
+    if len(may_stop) > 1 and not any(may_stop):
         return lambda: False
     return lambda: any(exchange(int(bool(getattr(model, flag)))))
 
 
-def _has_a_say_after_batches(callback: keras.callbacks.Callback) -> bool:
+def _may_stop_after_batches(callback: keras.callbacks.Callback) -> bool:
     """Returns whether the callback may stop training after a batch: only one of Keras' does."""
     hooks = [callback.on_train_batch_end, callback.on_batch_end]
     return isinstance(callback, keras.callbacks.TerminateOnNaN) or not all(map(_is_of_keras, hooks))

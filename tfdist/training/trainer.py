@@ -18,7 +18,7 @@ from tfdist.notebook import Rows
 from tfdist.runtime import excepthook
 from tfdist.runtime.heartbeat import HeartbeatWriter
 from tfdist.strategy.kinds import kind_of
-from tfdist.training.agreement.together import Agreement, agreeing
+from tfdist.training.agreement.consistency import WorkerConsistency, checked_on_all_workers
 from tfdist.training.callbacks import callback_list, continue_csv_logs, history_of
 from tfdist.training.checkpoint.model_file import save_model
 from tfdist.training.checkpoint.saved import Position
@@ -46,8 +46,8 @@ class Trainer(Rows):
 
     Takes Keras' own arguments and returns Keras' own results. Every worker of a
     MultiWorkerMirroredStrategy makes the same calls; under ParameterServerStrategy
-    the chief makes them, while the other tasks are in `tfdist.serve`. Its attribute `timings` says
-    where the time of each epoch of the latest `fit` went.
+    the chief makes them, while the other tasks are in `tfdist.serve`. Its attribute `timings` has
+    the times of the epochs of the latest `fit`.
 
     Args:
         model: A compiled model, made and compiled inside `strategy.scope()`.
@@ -116,7 +116,7 @@ class Trainer(Rows):
         kind = kind_of(self.strategy)
         self._group = ProcessGroup(self.strategy, is_synchronous=kind.is_synchronous)
         leave_together(self._group)
-        self._agreement = Agreement(model, self._group, self._options)
+        self._consistency = WorkerConsistency(model, self._group, self._options)
         self._heartbeat = HeartbeatWriter()
         self._flags = WorkerFlags()
         loops = self._options.for_loops(self._heartbeat.fed_path)
@@ -126,7 +126,7 @@ class Trainer(Rows):
             model,
             self._group,
             of_keras=self._keras_steps,
-            look_at=self._agreement.on_data,
+            look_at=self._consistency.check_order,
             steps_a_call=lambda: self._options.fixed_steps_per_call(model.steps_per_execution),
         )
         if model.compiled:
@@ -139,7 +139,7 @@ class Trainer(Rows):
         )
 
     @plain_errors
-    @agreeing
+    @checked_on_all_workers
     def fit(
         self,
         x: Any = None,
@@ -237,14 +237,14 @@ class Trainer(Rows):
         start = self._position.next_fit(initial_epoch, seed, batch)
         start = resume(start, saved, self._checkpoints, feed, loop, epochs)
         self._position = start
-        self._agreement.on_start(feed)
+        self._consistency.check_first_batch(feed)
         stop_at = start.epoch if start.finished else epochs
         place = (start.epoch, self._group.exchange, start.step)
         epoch_data = feed.epoch(*place) if start.epoch < stop_at else None
         every = self._callback_list(
             callbacks,
             verbose,
-            added=[*self._agreement.callbacks(), *self._options.recorders(self._group.task)],
+            added=[*self._consistency.callbacks(), *self._options.recorders(self._group.task)],
             add_history=True,
             epochs=epochs,
             steps=steps_per_epoch or (epoch_data.steps if epoch_data is not None else None),
@@ -264,7 +264,7 @@ class Trainer(Rows):
             *(self._group, loop, self._heartbeat, self._flags, start),
             checkpoints=self._checkpoints,
             callbacks=every.callbacks,
-            before_save=self._agreement.on_save,
+            before_save=self._consistency.check_before_save,
             timings=self.timings,
         )
         limit = self._options.step_limit(

@@ -64,14 +64,14 @@ def test_an_array_is_fetched_when_its_turn_comes():
     _, arrays = content()
     fetched = []
 
-    def held(name, array):
+    def lazy(name, array):
         def fetch():
             fetched.append(name)
             return array
 
         return LazyArray(array.dtype, array.shape, fetch)
 
-    late = {name: held(name, array) for name, array in arrays.items()}
+    late = {name: lazy(name, array) for name, array in arrays.items()}
     assert encode({}, late) == encode({}, arrays)
     assert fetched == list(arrays)
 

@@ -192,19 +192,19 @@ def test_rows_may_be_handed_out_to_be_picked_elsewhere():
     labels = np.arange(len(X)) % 3
     given = make_feed(X, labels, layout=ALONE, **shuffled).epoch(1, first=1)
     handed = make_feed(X, labels, layout=ALONE, hands_out_rows=True, **shuffled).epoch(1, first=1)
-    assert given.held is None
+    assert given.resident_arrays is None
     assert handed.steps == given.steps
     while handed.taken < handed.steps - 1:
         data, count = given.pop()
         rows, same_count = handed.pop()
         assert rows.dtype == "int64"
         assert int(count) == int(same_count)
-        for part, picked in zip(data, pick(handed.held, rows), strict=True):
+        for part, picked in zip(data, pick(handed.resident_arrays, rows), strict=True):
             np.testing.assert_array_equal(part, picked)
 
 
 def test_no_rows_are_handed_out_of_what_is_no_array_or_too_large(monkeypatch):
     data = tf.data.Dataset.from_tensor_slices(X).batch(4)
-    assert make_feed(data, layout=ALONE, hands_out_rows=True).epoch(0).held is None
+    assert make_feed(data, layout=ALONE, hands_out_rows=True).epoch(0).resident_arrays is None
     monkeypatch.setattr(arrays, "_MOST_BYTES", 4 * len(X))
-    assert make_feed(X, layout=ALONE, hands_out_rows=True).epoch(0).held is None
+    assert make_feed(X, layout=ALONE, hands_out_rows=True).epoch(0).resident_arrays is None

@@ -30,7 +30,7 @@ class CheckpointDirectory:
     """The checkpoints of one job, the newest of which has the highest number.
 
     Only the chief of the job may use it. At most one checkpoint is on its way to the disk at a
-    time, followed by a thread of its own.
+    time, waited for by another thread.
 
     Args:
         path: The directory; it is created when first written to.
@@ -67,7 +67,7 @@ class CheckpointDirectory:
             ) from None
 
     def release(self) -> None:
-        """Lets another job use the directory."""
+        """Releases the directory's lock."""
         self._lock.release()
 
     def _take_lock(self) -> None:

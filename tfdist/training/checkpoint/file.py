@@ -57,7 +57,7 @@ Arrays = Mapping[str, np.ndarray | LazyArray]
 
 
 def begin(path: Path, manifest: Mapping[str, Any], arrays: Arrays) -> Path:
-    """Writes the bytes of a checkpoint beside its place.
+    """Writes the bytes of a checkpoint next to its place.
 
     Args:
         path: Its place.

@@ -25,8 +25,8 @@ from tfdist.training.checkpoint.saved import Position, Saved
 from tfdist.training.loops.base import Loop, Progress
 from tfdist.training.model.inspection import all_optimizers, inner_optimizer
 
-# Keras numbers the names of what is made: dense, dense_1. How many were made before, in this
-# process, says nothing about the model.
+# Keras numbers the names of objects: dense, dense_1. How many this process created before does not
+# describe the model.
 _NUMBERED = re.compile(r"_\d+(?=_|/|$)")
 
 
@@ -78,21 +78,21 @@ class Checkpoints:
             self._found = self._look()
             self._looked = True
         else:
-            self._said_together(self._lock)
+            self._from_chief(self._lock)
         if self._found is None or self._found.position.fit < fit:
             return None
         return self._found
 
     def _look(self) -> Saved | None:
         """Reads the chief's checkpoint on every worker; the chief's errors are raised on all."""
-        message = self._said_together(self._read)
+        message = self._from_chief(self._read)
         if not message:
             return None
         name, manifest, arrays = json.loads(message)
         return Saved(name, manifest, arrays, self._group, self._reader)
 
-    def _said_together(self, of_chief: Callable[[], bytes]) -> bytes:
-        """Returns on every worker what a function returned on the chief, or raises its error."""
+    def _from_chief(self, of_chief: Callable[[], bytes]) -> bytes:
+        """Returns on every worker what a function returns on the chief, or raises its error."""
         message = b""
         if self._group.is_chief:
             try:
@@ -121,7 +121,7 @@ class Checkpoints:
         return json.dumps((str(path), self._reader.manifest, arrays)).encode()
 
     def release(self) -> None:
-        """Lets another job use the directory, until `find` is called again."""
+        """Releases the directory's lock, until `find` is called again."""
         self._directory.release()
 
     def restore(self, saved: Saved, loop: Loop, global_batch: int) -> None:
@@ -174,7 +174,7 @@ class Checkpoints:
             detail = f"{detail} there"
         raise ConfigError(
             f"checkpoint_dir: {saved.name} is of another job: its {kind} differs ({detail}); give "
-            "this job a directory of its own, or put the model and optimizer back as they were"
+            "this job its own directory, or put the model and optimizer back as they were"
         )
 
     def announce(self, saved: Saved, global_batch: int, epochs: int) -> None:
@@ -187,12 +187,12 @@ class Checkpoints:
         if position.epoch >= epochs:
             return (
                 f"{position.epoch} of {epochs} epochs are done in {self._directory.path}; raise "
-                "epochs to train on, or remove it to begin anew"
+                "epochs to train on, or remove it to start over"
             )
         if position.finished:
             return (
                 f"training was stopped after {position.epoch} of {epochs} epochs, saved in "
-                f"{self._directory.path}; remove it to begin anew"
+                f"{self._directory.path}; remove it to start over"
             )
         line = f"resuming from {saved.name}: epoch {position.epoch + 1}, step {position.step}"
         now = self._cluster(global_batch)
@@ -204,7 +204,7 @@ class Checkpoints:
         if position.global_batch != global_batch:
             changes.append(
                 f"global batch {position.global_batch} to {global_batch} (the rate is as compiled "
-                "now, and its schedule goes on at the step of the same example)"
+                "now, and its schedule continues at the step of the same example)"
             )
         elif changes and cluster["replicas"] != now["replicas"]:
             changes.append(

@@ -63,7 +63,7 @@ def make_feed(
         class_weight: A weight for each class.
         steps: Steps per epoch, or None for all of the data.
         hands_out_rows: Whether elements of arrays are the numbers of their rows, to be picked
-            from the epoch's `held` where they are used.
+            from the epoch's `resident_arrays` where they are used.
 
     Raises:
         ConfigError: The data is none of these, or an argument cannot be used with it.

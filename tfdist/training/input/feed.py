@@ -38,7 +38,7 @@ class Epoch:
         self._next: Any = None
         self.taken = 0  # How many elements were taken one by one.
         # Arrays of which the elements are the numbers of rows; None where elements are data.
-        self.held: Any = None
+        self.resident_arrays: Any = None
         self.may_be_empty = False
 
     def peek(self) -> bool:
@@ -198,7 +198,7 @@ class Feed:
         """
         self._begin_epoch()
         begun = self._begin(number, exchange, first)
-        begun.held = self._held
+        begun.resident_arrays = self._held
         return begun
 
     def _begin(self, number: int, exchange: Callable[[int], list[int]] | None, first: int) -> Epoch:

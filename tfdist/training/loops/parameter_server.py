@@ -106,7 +106,7 @@ class ParameterServerLoop(Loop):
         Where nobody reads the logs, some may wait for the next call.
         """
         self._training = True
-        self._held = epoch.held
+        self._held = epoch.resident_arrays
         for _ in range(steps):
             data, _ = epoch.pop()
             if not self._grouping.takes(data):
@@ -125,14 +125,14 @@ class ParameterServerLoop(Loop):
         self._training = False
         for _ in range(steps):
             data, _ = epoch.pop()
-            self._schedule(1, tf.constant(self._count - 1), self._test, data, epoch.held)
+            self._schedule(1, tf.constant(self._count - 1), self._test, data, epoch.resident_arrays)
         self._await_first()
         return self.logs()
 
     def predict(self, epoch: Epoch, steps: int = 1) -> Any:
         """Hands the next batch out for prediction."""
         data, _ = epoch.pop()
-        return self._coordinator.schedule(self._predict, args=(data, epoch.held))
+        return self._coordinator.schedule(self._predict, args=(data, epoch.resident_arrays))
 
     def fetch(self, prediction: Any) -> Any:
         """Waits for the outputs."""

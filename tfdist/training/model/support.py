@@ -23,7 +23,7 @@ def strategy_of(model: keras.Model) -> tf.distribute.Strategy:
     """Returns the strategy that a model was made under.
 
     Raises:
-        ConfigError: It is no model of Keras 3.
+        ConfigError: It is not a model of Keras 3.
     """
     # What only trains as a model does, a layer with Keras' Trainer as a base, will do.
     if not hasattr(model, "distribute_strategy"):
@@ -71,7 +71,7 @@ def _check_rows(model: keras.Model, strategy: tf.distribute.Strategy) -> None:
         if isinstance(layer, keras.layers.RNN) and layer.stateful:
             raise ConfigError(
                 f"layer {layer.name!r}: stateful=True keeps a state for each row of a batch, and "
-                f"the rows are divided anew among the replicas of {public_name(strategy)}; use "
+                f"the rows are divided among the replicas of {public_name(strategy)}; use "
                 "stateful=False, or one device"
             )
 
@@ -122,8 +122,8 @@ def _check_xla(model: keras.Model, strategy: tf.distribute.Strategy) -> None:
 def _check_overwritten(model: keras.Model, where: str, instead: str) -> None:
     for variable in filter(is_overwritten, model.trainable_variables):
         raise ConfigError(
-            f"{where}: {variable.path} is a scale of float8, which needs the largest values of the "
-            f"whole batch, and only a part of it is seen at a time; {instead}"
+            f"{where}: {variable.path} is a float8 scale, which needs the whole batch at "
+            f"once; {instead}"
         )
 
 

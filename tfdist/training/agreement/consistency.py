@@ -35,8 +35,8 @@ _DATA = {
 _OWN = ("self", "callbacks", "verbose")
 
 
-class Agreement:
-    """Checks for a trainer that all workers do the same; does nothing with one worker.
+class WorkerConsistency:
+    """Checks for a trainer that all workers do the same; with one worker there is nothing to check.
 
     All workers must call its methods at the same points.
 
@@ -53,11 +53,11 @@ class Agreement:
         self._needed = group.layout.workers > 1
         self._data: Any = None
 
-    def on_call(self, arguments: dict[str, Any]) -> None:
+    def check_call(self, arguments: dict[str, Any]) -> None:
         """Compares the arguments of `fit`, the model, its optimizers, losses and metrics.
 
         Raises:
-            ConfigError: Something differs, or each worker would read batches of its own.
+            ConfigError: Something differs, or each worker would read its own batches.
         """
         if not self._needed:
             return
@@ -65,9 +65,9 @@ class Agreement:
         data = {name: arguments[argument] for argument, name in _DATA.items()}
         rest = {k: v for k, v in arguments.items() if k not in _DATA and k not in _OWN}
         require_same(self._group, describe_call(self._model, self._options, data, rest))
-        self.on_data(arguments["validation_data"], "validation_data")
+        self.check_order(arguments["validation_data"], "validation_data")
 
-    def on_data(self, data: Any, argument: str = "data") -> None:
+    def check_order(self, data: Any, argument: str = "data") -> None:
         """Rejects data that each worker would read in another order.
 
         Raises:
@@ -76,7 +76,7 @@ class Agreement:
         if self._needed:
             require_an_order(argument, data)
 
-    def on_start(self, feed: AnyFeed) -> None:
+    def check_first_batch(self, feed: AnyFeed) -> None:
         """Compares the first global batch, where all workers read the whole of it.
 
         Raises:
@@ -89,7 +89,7 @@ class Agreement:
         if self._needed and feed.whole and first is not None:
             require_same(self._group, describe_batch(first, random=is_random(data)))
 
-    def on_save(self) -> None:
+    def check_before_save(self) -> None:
         """Compares all variables before a checkpoint of them is written.
 
         Raises:
@@ -104,7 +104,7 @@ class Agreement:
         They compare all variables before the first step and at each epoch's end, and the
         optimizers' rates, which schedules set, before the first step of each later epoch.
         """
-        return [_Watch(self)] if self._needed else []
+        return [_Compare(self)] if self._needed else []
 
     def before_first_step(self, epoch: int, *, trained: bool) -> None:
         """Compares variables after the callbacks of an epoch's begin have run.
@@ -137,15 +137,15 @@ class Agreement:
         require_same(self._group, fields, error=error, where=where)
 
 
-class _Watch(keras.callbacks.Callback):
-    """Calls an agreement before the first step of each epoch and at its end."""
+class _Compare(keras.callbacks.Callback):
+    """Compares the workers before the first step of each epoch and at its end."""
 
     # It is called before the first step of an epoch, whatever number of steps a call makes.
     reads_no_batches = True
 
-    def __init__(self, agreement: Agreement) -> None:
+    def __init__(self, consistency: WorkerConsistency) -> None:
         super().__init__()
-        self._agreement = agreement
+        self._consistency = consistency
         self._begins = False
         self._trained = False
         self._epoch = 0
@@ -158,18 +158,18 @@ class _Watch(keras.callbacks.Callback):
         if not self._begins:
             return
         self._begins = False
-        self._agreement.before_first_step(self._epoch, trained=self._trained)
+        self._consistency.before_first_step(self._epoch, trained=self._trained)
         self._trained = True
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        self._agreement.after_epoch(epoch)
+        self._consistency.after_epoch(epoch)
 
 
-def agreeing(method: _Method) -> _Method:
+def checked_on_all_workers(method: _Method) -> _Method:
     """Makes a trainer's `fit` compare its arguments with the other workers' before all else.
 
     Args:
-        method: A method of an object whose `_agreement` is the `Agreement` to ask.
+        method: A method of an object whose `_consistency` is the `WorkerConsistency` to ask.
     """
     signature = inspect.signature(method)
 
@@ -177,7 +177,7 @@ def agreeing(method: _Method) -> _Method:
     def wrapped(self: Any, *args: Any, **kwargs: Any) -> Any:
         bound = signature.bind(self, *args, **kwargs)
         bound.apply_defaults()
-        self._agreement.on_call(bound.arguments)
+        self._consistency.check_call(bound.arguments)
         return method(self, *args, **kwargs)
 
     return wrapped  # type: ignore[return-value]
