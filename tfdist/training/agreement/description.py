@@ -21,7 +21,9 @@ from tfdist.training.agreement.values import (
     code_of,
     config_of,
     fields_of,
+    flattened,
     numberless,
+    serialized,
 )
 from tfdist.training.input.shuffles import seeds_of
 from tfdist.training.model.inspection import all_optimizers, inner_optimizer
@@ -30,7 +32,7 @@ from tfdist.training.options import TrainerOptions
 # Used by the chief only, so the other workers may have others.
 _MAY_DIFFER = ("checkpoint_dir", "keep_checkpoints", "profile", "profile_dir")
 # Parts of a configuration that other fields describe.
-_SAID_BY_PARTS = ("layers", "input_layers", "output_layers", "build_config", "compile_config")
+_PARTS = ("layers", "input_layers", "output_layers", "build_config", "compile_config")
 
 
 def describe_call(
@@ -118,43 +120,29 @@ def describe_batch(data: Any, *, random: bool) -> list[Field]:
 
 def describe_variables(model: keras.Model) -> list[Field]:
     """Describes all weights, statistics and seeds, and the optimizers' variables."""
-    fields = [
-        (
-            f"weights.{numberless(str(variable.path))} [{place}]",
-            checksum.of_variable(variable),
-        )
+    weights = [
+        (f"weights.{numberless(str(variable.path))} [{place}]", checksum.of_variable(variable))
         for place, variable in enumerate(model.variables)
     ]
-    for number, optimizer in enumerate(all_optimizers(model)):
-        if isinstance(optimizer, keras.optimizers.Optimizer):
-            fields += [
-                (_state_name(number, place, variable), _state_text(variable))
-                for place, variable in enumerate(optimizer.variables)
-            ]
-    return fields
+    return weights + list(_states(model))
 
 
 def describe_rates(model: keras.Model) -> list[Field]:
     """Describes the optimizers' scalars only, such as rates and counts, which is cheap."""
-    return [
-        (_state_name(number, place, variable), _state_text(variable))
-        for number, optimizer in enumerate(all_optimizers(model))
-        if isinstance(optimizer, keras.optimizers.Optimizer)
-        for place, variable in enumerate(optimizer.variables)
-        if tuple(variable.shape) == ()
-    ]
+    return list(_states(model, only_scalars=True))
 
 
-def _state_name(number: int, place: int, variable: keras.Variable) -> str:
-    owner = "optimizer" if not number else f"optimizer[{number}]"
-    name = numberless(str(variable.path)).rpartition("/")[2]
-    return f"state.{owner}.{name} [{place}]"
-
-
-def _state_text(variable: keras.Variable) -> str:
-    if tuple(variable.shape) == ():  # A rate or a count says more than its checksum.
-        return str(checksum.value_of(variable)[()])
-    return checksum.of_variable(variable)
+def _states(model: keras.Model, *, only_scalars: bool = False) -> Iterator[Field]:
+    for number, optimizer in enumerate(all_optimizers(model)):
+        owner = "optimizer" if not number else f"optimizer[{number}]"
+        if not isinstance(optimizer, keras.optimizers.Optimizer):
+            continue
+        for place, variable in enumerate(optimizer.variables):
+            name = f"state.{owner}.{numberless(str(variable.path)).rpartition('/')[2]} [{place}]"
+            if tuple(variable.shape) == ():  # A rate or a count tells more than its checksum.
+                yield name, str(checksum.value_of(variable)[()])
+            elif not only_scalars:
+                yield name, checksum.of_variable(variable)
 
 
 def _versions() -> Iterator[Field]:
@@ -177,7 +165,7 @@ def _model(model: keras.Model) -> Iterator[Field]:
     yield "model", numberless(type(model).__name__)
     if type(model).__module__.split(".")[0] != "keras":
         yield "model.code", code_of(type(model))
-        yield from fields_of("model", attributes_of(model), 1)
+        yield from flattened("model", attributes_of(model))
     yield "model.trainable", str(model.trainable)
     yield from _layers("model", model, set())
     yield from _connections(model)
@@ -208,27 +196,17 @@ def _layers(name: str, container: Any, seen: set[int]) -> Iterator[Field]:
 
 
 def _layer(name: str, layer: keras.Layer) -> Iterator[Field]:
-    yield name, type(layer).__name__
-    config = config_of(layer)
-    if config is None:
-        config = attributes_of(layer)
-    config = {k: v for k, v in config.items() if k not in _SAID_BY_PARTS}
+    described = serialized(layer)
+    config = {k: v for k, v in described["config"].items() if k not in _PARTS}
     config |= {"trainable": layer.trainable, "dtype": layer.dtype_policy.name}
-    yield from fields_of(name, config, 1)
-    if type(layer).__module__.split(".")[0] != "keras":
-        yield f"{name}.code", code_of(type(layer))
+    yield from flattened(name, described | {"config": config})
 
 
 def _connections(model: keras.Model) -> Iterator[Field]:
     """Describes the connections of a functional model's layers, by the layers' places."""
-    config = config_of(model) if hasattr(model, "operations") else None
-    if config is None or "layers" not in config:
-        return
-    layers = [layer for layer in config["layers"] if isinstance(layer, dict)]
-    places = {
-        str(layer.get("name", layer.get("config", {}).get("name"))): place
-        for place, layer in enumerate(layers)
-    }
+    config = config_of(model) if hasattr(model, "operations") else {}
+    layers = [layer for layer in config.get("layers", []) if isinstance(layer, dict)]
+    places = {layer.get("name", layer["config"].get("name")): i for i, layer in enumerate(layers)}
     for place, layer in enumerate(layers):
         nodes = json.dumps(layer.get("inbound_nodes", []), default=str, sort_keys=True)
         found = re.findall(r'"keras_history": \["([^"]*)", (\d+), (\d+)\]', nodes)
@@ -242,16 +220,14 @@ def _optimizer(name: str, optimizer: Any) -> Iterator[Field]:
     if optimizer is None:
         yield name, "None"
         return
-    yield name, type(optimizer).__name__
     inner = inner_optimizer(optimizer)
     if inner is not optimizer:
-        yield f"{name}.inner_optimizer", type(inner).__name__
-    config = config_of(inner)
-    if config is None:
-        config = attributes_of(inner)
+        yield f"{name}.scaled_by", type(optimizer).__name__
+    described = serialized(inner)
     # A rate that is a number is a variable, which a callback may set for all later.
-    config.pop("name", None)
+    config = {k: v for k, v in described["config"].items() if k != "name"}
     rate = getattr(inner, "_learning_rate", None)
     if rate is not None:
-        config["learning_rate"] = rate.numpy() if isinstance(rate, keras.Variable) else rate
-    yield from fields_of(name, config, 1)
+        rate = rate.numpy() if isinstance(rate, keras.Variable) else rate
+        config["learning_rate"] = serialized(rate)
+    yield from flattened(name, described | {"config": config})

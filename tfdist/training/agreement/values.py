@@ -1,4 +1,4 @@
-"""Describes arguments and objects as fields of text that do not depend on the process."""
+"""Describes values and objects as fields of text, by Keras' own serialization."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import zlib
 from collections.abc import Iterator
 from typing import Any
 
-import keras
 import numpy as np
 import tensorflow as tf
 
@@ -22,50 +21,79 @@ _NUMBERED = re.compile(r"_\d+(?=_|/|$)")
 _SEEDS = {"seed", "seed_generator"}
 # Attributes that may differ between workers: their place and their files.
 _OWN = re.compile(r"chief|worker|task|rank|index|path|dir|file|log|verbose")
-_DEPTH = 8
 _LONGEST = 200
 
 
-def fields_of(name: str, value: Any, depth: int = 0) -> Iterator[Field]:
-    """Describes a value as one field, or as several with names that begin alike.
+def fields_of(name: str, value: Any) -> Iterator[Field]:
+    """Describes a value as one field, or as several whose names begin with `name`."""
+    return flattened(name, serialized(value))
 
-    Args:
-        name: The name of the field.
-        value: A number, a text, an array, a function, a structure of them, an object of Keras'
-            or of a class that has no `get_config`.
-        depth: The number of values that contain it.
+
+def serialized(value: Any) -> Any:
+    """Returns a value as numbers, texts, lists and dicts that are the same in every process.
+
+    An object becomes a dict of its `class_name`, its `config` and, if it is not Keras', a checksum
+    of its `code`; a function its name and such a checksum; an array its shape, type and checksum.
     """
-    if value is None or isinstance(value, (bool, int, str, bytes)):
-        yield name, _bounded(repr(value))
-    elif isinstance(value, (float, np.number, np.bool_)):
-        yield name, repr(value if isinstance(value, float) else value.item())
-    elif isinstance(value, np.ndarray) or tf.is_tensor(value):
-        yield name, _of_tensor(value)
-    elif isinstance(value, (np.dtype, tf.DType)):
-        yield name, str(getattr(value, "name", value))
-    elif depth > _DEPTH:
-        yield name, type(value).__name__
-    elif isinstance(value, dict):
-        yield from _of_dict(name, value, depth)
-    elif isinstance(value, (list, tuple, set, frozenset)):
-        yield from _of_sequence(name, value, depth)
-    elif isinstance(value, types.FunctionType):
-        yield name, _of_function(value)
-    elif isinstance(value, type) or callable(value) and hasattr(value, "__qualname__"):
-        yield name, getattr(value, "__qualname__", repr(type(value)))
-    else:
-        yield from _of_object(name, value, depth)
+    if isinstance(value, np.generic):
+        return value.item()
+    if value is None or isinstance(value, (bool, int, float, str, bytes)):
+        return value
+    if isinstance(value, np.ndarray) or tf.is_tensor(value):
+        return _of_tensor(value)
+    if isinstance(value, (np.dtype, tf.DType)):
+        return value.name
+    if isinstance(value, dict):
+        return {str(key): serialized(each) for key, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [serialized(each) for each in value]
+    if isinstance(value, (set, frozenset)):
+        return [serialized(each) for each in sorted(value, key=repr)]
+    if isinstance(value, types.FunctionType):
+        return f"{value.__qualname__} ({zlib.crc32(_code(value.__code__)):08x})"
+    if callable(value) and hasattr(value, "__qualname__"):
+        return value.__qualname__
+    result = {"class_name": type(value).__name__, "config": serialized(config_of(value))}
+    if type(value).__module__.split(".")[0] != "keras":
+        result["code"] = code_of(type(value))
+    return result
 
 
-def config_of(thing: Any) -> dict[str, Any] | None:
-    """Returns the result of `get_config`; None where there is none or it fails."""
+def config_of(thing: Any) -> dict[str, Any]:
+    """Returns what Keras serializes of an object; its plain attributes if it cannot."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # It is not to be saved.
             config = thing.get_config()
-    except Exception:  # Of user code, anything; its plain attributes have to do.
-        return None
-    return config if isinstance(config, dict) else None
+    except Exception:  # User code may raise anything.
+        config = None
+    return config if isinstance(config, dict) else attributes_of(thing)
+
+
+def flattened(name: str, value: Any) -> Iterator[Field]:
+    """Describes what `serialized` returns as fields."""
+    if isinstance(value, dict) and "class_name" in value:
+        config = value.get("config")
+        if isinstance(config, dict):
+            yield name, value["class_name"]
+            yield from flattened(name, config)
+        else:
+            yield name, f"{value['class_name']} {config}"
+        if "code" in value:
+            yield f"{name}.code", value["code"]
+    elif isinstance(value, dict):
+        for key in sorted(value.keys() - _SEEDS):
+            inner = value[key]
+            if key == "name" and isinstance(inner, str):
+                inner = numberless(inner)
+            yield from flattened(f"{name}.{key}", inner)
+    elif isinstance(value, list) and any(isinstance(each, (dict, list)) for each in value):
+        for index, each in enumerate(value):
+            yield from flattened(f"{name}[{index}]", each)
+    else:
+        text = repr(value)
+        short = len(text) <= _LONGEST
+        yield name, text if short else f"{text[:80]}... ({zlib.crc32(text.encode()):08x})"
 
 
 def attributes_of(thing: Any) -> dict[str, Any]:
@@ -92,63 +120,16 @@ def code_of(kind: type) -> str:
 
 
 def numberless(name: str) -> str:
-    """Returns a name that Keras made, without its number."""
+    """Returns a name that Keras gave, without its number."""
     return _NUMBERED.sub("", name)
 
 
-def _of_dict(name: str, value: dict[Any, Any], depth: int) -> Iterator[Field]:
-    if "class_name" in value and "config" in value:
-        yield name, str(value["class_name"])
-        if value["config"] is not None:
-            yield from fields_of(name, value["config"], depth + 1)
-        return
-    if depth == 0:
-        yield name, f"{len(value)} values"
-    for key in sorted(value, key=str):
-        if key in _SEEDS:
-            continue
-        inner = value[key]
-        if key == "name" and isinstance(inner, str):
-            inner = numberless(inner)
-        yield from fields_of(f"{name}.{key}", inner, depth + 1)
-
-
-def _of_sequence(name: str, value: Any, depth: int) -> Iterator[Field]:
-    if isinstance(value, (set, frozenset)):
-        value = sorted(value, key=repr)
-    if all(item is None or isinstance(item, (bool, int, float, str)) for item in value):
-        yield name, _bounded(repr(list(value)))
-        return
-    for index, item in enumerate(value):
-        yield from fields_of(f"{name}[{index}]", item, depth + 1)
-
-
-def _of_object(name: str, value: Any, depth: int) -> Iterator[Field]:
-    yield name, type(value).__name__
-    config = config_of(value) if hasattr(value, "get_config") else None
-    if config is None:
-        config = attributes_of(value)
-    if isinstance(value, (keras.Loss, keras.Metric)):
-        config = {k: v for k, v in config.items() if k != "name"} | {
-            "name": numberless(str(getattr(value, "name", "")))
-        }
-    yield from fields_of(name, config, depth + 1)
-    if type(value).__module__.split(".")[0] != "keras":
-        yield f"{name}.code", code_of(type(value))
-
-
-def _of_tensor(value: Any) -> str:
-    array = np.asarray(value) if isinstance(value, np.ndarray) else None
-    if array is None:
-        try:
-            array = np.asarray(value)
-        except Exception:  # A symbolic tensor has no value.
-            return f"{getattr(value, 'shape', '')} {getattr(value, 'dtype', '')}"
-    return repr(array.item()) if array.ndim == 0 else " ".join(of_structure(array))
-
-
-def _of_function(function: types.FunctionType) -> str:
-    return f"{function.__qualname__} ({zlib.crc32(_code(function.__code__)):08x})"
+def _of_tensor(value: Any) -> Any:
+    try:
+        array = np.asarray(value)
+    except Exception:  # A symbolic tensor has no value.
+        return f"{getattr(value, 'shape', '')} {getattr(value, 'dtype', '')}"
+    return array.item() if array.ndim == 0 else " ".join(of_structure(array))
 
 
 def _code(code: types.CodeType) -> bytes:
@@ -162,9 +143,3 @@ def _code(code: types.CodeType) -> bytes:
         else:
             parts.append(repr(constant).encode())
     return b"\0".join(parts)
-
-
-def _bounded(text: str) -> str:
-    if len(text) <= _LONGEST:
-        return text
-    return f"{text[:80]}... ({zlib.crc32(text.encode()):08x})"
