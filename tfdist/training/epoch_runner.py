@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import keras
@@ -32,25 +32,18 @@ def train_epoch(
         ConfigError: There is no element.
         Preempted: A worker was asked to stop. Training is saved.
     """
-    step = first
-    while _any_left(epoch, step):
-        wanted = _wanted(epoch, step, limit.at(step - first))
-        count = listener.before_training(wanted)
-        every.on_train_batch_begin(step)
+    for call in _calls(epoch, lambda step: limit.at(step - first), first):
+        call.count = listener.before_training(call.count)
+        every.on_train_batch_begin(call.step)
         stop_training.before_call()
-        taken = epoch.taken
         began = time.perf_counter()
-        logs = loop.train(epoch, count, logs=limit.reads_logs)
+        logs = loop.train(epoch, call.count, logs=limit.reads_logs)
         seconds = time.perf_counter() - began
-        last = step + (limit.most if epoch.several and count == wanted else count) - 1
-        count = _made(epoch, taken, count)
-        every.on_train_batch_end(last, logs)
-        step += count
-        listener.after_training(count)
-        limit.record(count, seconds)
+        every.on_train_batch_end(call.finish(), logs)
+        listener.after_training(call.count)
+        limit.record(call.count, seconds)
         if stop_training.after_call():
             return
-    _require_any(epoch, step)
 
 
 def evaluate_epoch(
@@ -68,20 +61,13 @@ def evaluate_epoch(
         ConfigError: There is no element.
         Preempted: A worker was asked to stop. Training is saved.
     """
-    step = 0
-    while _any_left(epoch, step):
-        count = _wanted(epoch, step, most)
-        listener.before_evaluating(step)
-        every.on_test_batch_begin(step)
-        taken = epoch.taken
-        logs = loop.test(epoch, count)
-        last = step + (most if epoch.several else count) - 1
-        count = _made(epoch, taken, count)
-        every.on_test_batch_end(last, logs)
-        step += count
+    for call in _calls(epoch, lambda step: most):
+        listener.before_evaluating(call.step)
+        every.on_test_batch_begin(call.step)
+        logs = loop.test(epoch, call.count)
+        every.on_test_batch_end(call.finish(), logs)
         if stopped():
             return
-    _require_any(epoch, step)
 
 
 def train(
@@ -213,39 +199,63 @@ def predict_epoch(
         for callback in every.callbacks
         if not isinstance(callback, keras.callbacks.ProgbarLogger)
     )
-    step = 0
-    while _any_left(epoch, step):
-        count = _wanted(epoch, step, most)
-        every.on_predict_batch_begin(step)
-        taken = epoch.taken
-        prediction = loop.predict(epoch, count)
+    for call in _calls(epoch, lambda step: most):
+        every.on_predict_batch_begin(call.step)
+        prediction = loop.predict(epoch, call.count)
         predictions.append(loop.fetch(prediction) if are_read else prediction)
-        last = step + (most if epoch.several else count) - 1
-        count = _made(epoch, taken, count)
-        every.on_predict_batch_end(last, {"outputs": predictions[-1]})
-        step += count
+        every.on_predict_batch_end(call.finish(), {"outputs": predictions[-1]})
         if stopped():
             break
-    _require_any(epoch, step)
     return loop.join(predictions if are_read else [loop.fetch(each) for each in predictions])
 
 
-def _wanted(epoch: Epoch, step: int, most: int) -> int:
-    """Returns the number of elements to request in a call."""
-    if epoch.steps is None:
-        return most if epoch.several else 1
-    return min(most, epoch.steps - step)
+class _Call:
+    """A call of TensorFlow for some elements of an epoch.
+
+    Args:
+        epoch: The epoch.
+        step: The number of its first element.
+        most: The largest number of elements.
+
+    Attributes:
+        step: As given.
+        count: The number of elements to ask for, which may be lowered; after `finish`, the number
+            that the call has taken.
+    """
+
+    def __init__(self, epoch: Epoch, step: int, most: int) -> None:
+        self.step = step
+        if epoch.steps is not None:
+            self.count = min(most, epoch.steps - step)
+        else:
+            self.count = most if epoch.several else 1
+        self._epoch = epoch
+        self._most = most
+        self._wanted = self.count
+        self._taken = epoch.taken
+
+    def finish(self) -> int:
+        """Ends the call; returns the number that Keras gives callbacks for its last batch."""
+        named = self._most if self._epoch.several and self.count == self._wanted else self.count
+        if self._epoch.steps is None:
+            self.count = self._epoch.taken - self._taken
+        return self.step + named - 1
 
 
-def _made(epoch: Epoch, taken: int, wanted: int) -> int:
-    """Returns the number of elements that a call has taken, which may be fewer than wanted."""
-    return epoch.taken - taken if epoch.steps is None else wanted
+def _calls(epoch: Epoch, most: Callable[[int], int], step: int = 0) -> Iterator[_Call]:
+    """Yields the calls of a pass over an epoch's elements.
 
+    Args:
+        epoch: The epoch.
+        most: Returns the largest number of elements of the call that begins with a number.
+        step: The number of the first element.
 
-def _any_left(epoch: Epoch, step: int) -> bool:
-    return epoch.peek() if epoch.steps is None else step < epoch.steps
-
-
-def _require_any(epoch: Epoch, step: int) -> None:
+    Raises:
+        ConfigError: There is no element.
+    """
+    while epoch.peek() if epoch.steps is None else step < epoch.steps:
+        call = _Call(epoch, step, most(step))
+        yield call
+        step += call.count
     if step == 0 and not epoch.may_be_empty:
         raise ConfigError("data: it has no batch; give at least one example")
