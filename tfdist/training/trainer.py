@@ -212,16 +212,13 @@ class Trainer(Rows):
         check_made_for_cluster(self.strategy)
         check(self.model, self.strategy, runs_keras_steps=self._keras_steps)
         epochs = self._feeds.most_epochs(epochs)
-        (x, y, sample_weight), validation_data = self._feeds.split(
-            (x, y, sample_weight), validation_split, validation_data
-        )
+        data = (x, y, sample_weight)
+        data, validation_data = self._feeds.split(data, validation_split, validation_data)
         saved = self._checkpoints.find(self._position.fit + 1) if self._checkpoints else None
-        seed = self._feeds.draw_seed(x) if shuffle else 0
+        seed = self._feeds.draw_seed(data[0]) if shuffle else 0
         seed = saved.position.seed if saved is not None else seed
         feed = self._feeds.feed(
-            x,
-            y,
-            sample_weight,
+            *data,
             batch_size=batch_size,
             shuffle=shuffle,
             seed=seed,
@@ -277,10 +274,7 @@ class Trainer(Rows):
                 logs = train(feed, epoch_data, loop, every, session, stop_training, limit)
                 epoch_data = None
                 if validation is not None and validation_is_due(number, validation_freq):
-                    validation.restart()
-                    held_out = validation.epoch(0, self._group.exchange)
-                    results = self._evaluate(validation, held_out, every, session)
-                    logs |= {f"val_{name}": value for name, value in results.items()}
+                    logs |= self._validate(validation, every, session)
                 every.on_epoch_end(number, logs)
                 stops = stop_training.exchange()
                 session.next_epoch(finished=stops, last=stops or number + 1 == epochs)
@@ -366,6 +360,12 @@ class Trainer(Rows):
         """
         if self._group.is_chief:
             save_model(self.model, path)
+
+    def _validate(self, feed: AnyFeed, every: Any, session: Session) -> dict[str, Any]:
+        feed.restart()
+        epoch = feed.epoch(0, self._group.exchange)
+        logs = self._evaluate(feed, epoch, every, session)
+        return {f"val_{name}": value for name, value in logs.items()}
 
     def _evaluate(
         self, feed: AnyFeed, epoch: Epoch, every: Any, listener: StepListener
