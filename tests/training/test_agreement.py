@@ -1,4 +1,4 @@
-"""Workers that differ are told so, all of them, before the first update, or made right."""
+"""All workers name what differs before the first update, or it is put right."""
 
 from __future__ import annotations
 

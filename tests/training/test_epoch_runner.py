@@ -122,7 +122,7 @@ def test_a_call_makes_as_many_steps_as_its_listener_allows(mirrored):
     assert weight(mirrored[0]) == plain_weights()[-1]
 
 
-def test_an_epoch_that_was_begun_goes_on_at_its_step(mirrored):
+def test_an_epoch_that_was_begun_continues_at_its_step(mirrored):
     mirrored[0].set_weights([np.array([[plain_weights()[0]]])])
     calls, listener = train(mirrored, first=1, most=9)
     assert calls == [("batch_begin", 1), ("batch_end", 2)]

@@ -1,4 +1,4 @@
-"""A fit goes on from where it was saved, is stopped by SIGTERM, and says what it does."""
+"""A fit continues where it was saved, is stopped by SIGTERM, and reports what it does."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def test_of_calls_that_were_done_only_the_weights_come_back(linear, tmp_path, ca
 
 
 @pytest.mark.parametrize("options", [{}, {"checkpoint_steps": 99}, {"checkpoint_seconds": 1e9}])
-def test_a_sigterm_is_obeyed_after_the_step_and_what_was_done_goes_on(linear, tmp_path, options):
+def test_a_sigterm_is_obeyed_after_the_step_and_training_continues_later(linear, tmp_path, options):
     from tfdist.errors import Preempted
 
     with pytest.raises(Preempted, match="in epoch 2 after step 1, which is saved"):
@@ -216,14 +216,14 @@ def test_an_epoch_of_another_length_is_not_gone_on_with(linear, tmp_path):
         trainer.fit(**data, batch_size=4, epochs=2, shuffle=False, verbose=0)
 
 
-def test_all_workers_are_told_of_a_save_in_which_they_take_part(linear, tmp_path):
-    """One that is due by the clock is due to each at a moment of its own."""
+def test_all_workers_hear_of_a_save_in_which_they_take_part(linear, tmp_path):
+    """One that is due by the clock is due on each at another moment."""
     for options, count in (({"checkpoint_steps": 2}, 3), ({"checkpoint_seconds": 1e-9}, 0)):
         import tfdist
         from tests.training.loops.made import X, Y
 
         trainer = tfdist.Trainer(linear(), checkpoint_dir=tmp_path / str(count), **options)
-        told = []
-        trainer._consistency.check_before_save = lambda told=told: told.append(1)
+        calls = []
+        trainer._consistency.check_before_save = lambda calls=calls: calls.append(1)
         trainer.fit(X, Y, batch_size=4, epochs=2, verbose=0)
-        assert len(told) == count
+        assert len(calls) == count

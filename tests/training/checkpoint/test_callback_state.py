@@ -1,4 +1,4 @@
-"""Callbacks go on with what they remembered, whoever made them and on whichever worker."""
+"""Callbacks keep what they remembered, whoever made them and on whichever worker."""
 
 from __future__ import annotations
 
@@ -103,12 +103,12 @@ class OwnStopping(keras.callbacks.EarlyStopping):
         return "mine"
 
     def set_state(self, state):
-        self.told = state
+        self.restored = state
 
 
-def test_a_users_callback_is_asked_and_told_by_its_own_methods():
+def test_a_users_callback_is_saved_and_restored_by_its_own_methods():
     through_a_file([Counter(1), OwnStopping()], [two := Counter(), own := OwnStopping()])
-    assert (two.count, own.told) == (1, "mine")
+    assert (two.count, own.restored) == (1, "mine")
     assert collect([own])[0] == {"OwnStopping.0": "mine"}
 
 

@@ -129,7 +129,7 @@ def test_damage_is_never_loaded(tmp_path, capsys, kind):
         (b"tfdist-checkpoint 2 abc 5\nhello", "checksum"),
     ],
 )
-def test_what_is_damaged_is_said(data, message):
+def test_what_is_damaged_is_named(data, message):
     with pytest.raises(DamagedError, match=message):
         decode(data)
 
@@ -217,7 +217,7 @@ def test_two_trainers_of_a_process_may_use_it(tmp_path):
     lock.release()
 
 
-def test_a_file_system_without_locks_is_said(tmp_path, monkeypatch):
+def test_a_file_system_without_locks_is_warned_of(tmp_path, monkeypatch):
     def none(*_):
         raise OSError(errno.EOPNOTSUPP, "Operation not supported")
 

@@ -104,7 +104,7 @@ def test_objects_are_refused_by_name():
         encode({}, {"fine": np.zeros(1), "model/7": np.array([{}], object)})
 
 
-def test_a_file_is_put_in_place_and_nothing_beside_it(tmp_path):
+def test_a_file_is_put_in_place_and_nothing_else(tmp_path):
     path = tmp_path / "checkpoint"
     for number in (1, 2):
         put(path, {"number": number}, {})
@@ -178,7 +178,7 @@ def sealed(second: bytes, data: bytes = b"", number="1") -> bytes:
         (sealed(b"[" * 100_000), "its list of arrays is not understood"),
     ],
 )
-def test_what_is_whole_and_strange_is_said(data, message):
+def test_what_is_whole_and_strange_is_named(data, message):
     with pytest.raises(UnknownFormatError, match=message):
         decode(data)
 
@@ -189,7 +189,7 @@ def test_an_array_that_is_not_all_there_is_an_error_not_a_wait():
         decode(sealed(table, b"1234")).read("x")
 
 
-def test_what_is_no_file_is_said_and_not_waited_for(tmp_path):
+def test_what_is_not_a_file_is_named_and_not_waited_for(tmp_path):
     os.mkfifo(tmp_path / "fifo")
     began = time.monotonic()
     with pytest.raises(DamagedError, match="it is not a file"):

@@ -123,7 +123,7 @@ def data_of(kind):
 
 
 def train(strategy, folder, kind="arrays", *, broken=(), epochs=EPOCHS, fit=None, **options):
-    """Trains to the end, starting anew after each break; returns model and history."""
+    """Trains to the end, starting again after each break; returns model and history."""
     options = {"checkpoint_dir": folder, "checkpoint_steps": 2} | options
     for step in (*broken, None):
         model = make_model(strategy)
@@ -250,7 +250,7 @@ def test_saving_changes_nothing(devices, undisturbed):
 
 
 def test_kill_9_and_resume(devices, undisturbed, tmp_path, capsys):
-    """A process of its own, killed by the kernel in mid-epoch."""
+    """A separate process, killed by the kernel in mid-epoch."""
     program = (
         "import os, signal, sys\n"
         "sys.path[:0] = sys.argv[2:3]\n"
@@ -291,7 +291,7 @@ def test_sigterm_saves_the_step_it_came_in(devices, undisturbed, tmp_path):
     assert digest(model) == undisturbed("mirrored")[0]
 
 
-def test_sigterm_in_validation_validates_anew(devices, undisturbed, tmp_path):
+def test_sigterm_in_validation_validates_again(devices, undisturbed, tmp_path):
     class Term(keras.callbacks.Callback):
         def on_test_batch_end(self, batch, logs=None):
             if batch == 1:
@@ -399,7 +399,7 @@ def test_early_stopping_and_plateaus_remember(devices, tmp_path):
     want = run(tmp_path / "whole")
     assert want[1:] == (pytest.approx(0.0025), 4)
     assert run(tmp_path / "broken", (3, 4)) == want
-    # It stopped by itself: starting it again does not make it go on.
+    # It stopped by itself: starting it again does not make it continue.
     assert run(tmp_path / "whole")[0] == want[0]
 
 
@@ -472,7 +472,7 @@ def test_checkpoints_move_between_strategies(devices, tmp_path, capsys):
     assert "4 to 8 a replica" in said
 
 
-def test_another_global_batch_goes_on_at_the_same_example(devices, tmp_path, capsys):
+def test_another_global_batch_continues_at_the_same_example(devices, tmp_path, capsys):
     strategy = strategy_of("one_device", devices)
     with pytest.raises(Broken):
         tfdist.Trainer(make_model(strategy), checkpoint_dir=tmp_path, checkpoint_steps=2).fit(
@@ -553,7 +553,7 @@ steady, peak = [], []
 class Look(keras.callbacks.Callback):
     def on_epoch_begin(self, epoch, logs=None):
         steady.append(memory())
-        Path("/proc/self/clear_refs").write_text("5")  # The peak begins anew.
+        Path("/proc/self/clear_refs").write_text("5")  # The peak starts over.
 
     def on_epoch_end(self, epoch, logs=None):
         if epoch:

@@ -40,7 +40,7 @@ def test_steps_of_another_batch_end_at_the_same_example(saved, now, steps, wante
         assert wanted * now <= examples < (wanted + 1) * now
 
 
-def test_the_next_call_of_fit_counts_on_and_begins_anew():
+def test_the_next_call_of_fit_counts_on_and_starts_over():
     last = Position(2, 1, 7, 5, 90, 3, 16, True, 9)
     following = last.next_fit(initial_epoch=4, seed=11, global_batch=8)
     assert following == Position(fit=3, first_epoch=4, epoch=4, total=90, seed=11, global_batch=8)

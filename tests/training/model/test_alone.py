@@ -1,4 +1,4 @@
-"""A model that would train by itself in a cluster is refused, one beside a strategy warned of."""
+"""A model that would train by itself in a cluster is refused, one out of the scope warned of."""
 
 from __future__ import annotations
 

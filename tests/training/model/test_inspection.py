@@ -1,4 +1,4 @@
-"""What a model consists of: variables, metrics, optimizers, methods of its own."""
+"""What a model consists of: variables, metrics, optimizers, overridden methods."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tfdist.training.model.inspection import (
     has_several_optimizers,
     inner_optimizer,
     is_seed,
-    optimizers_beside,
+    other_optimizers,
     overrides,
 )
 
@@ -85,12 +85,12 @@ def test_metrics_inside_compiled_ones_come_once_and_in_order():
 def test_optimizers_and_which_of_them_updates_the_weights():
     model = model_of(Own)
     model.compile("sgd", "mse")
-    assert (optimizers_beside(model), has_several_optimizers(model)) == ([], False)
+    assert (other_optimizers(model), has_several_optimizers(model)) == ([], False)
     assert all_optimizers(model) == [model.optimizer]
     model.again = model.optimizer
     assert not has_several_optimizers(model)
     model.second = keras.optimizers.Adam()
-    assert optimizers_beside(model) == [model.second]
+    assert other_optimizers(model) == [model.second]
     assert all_optimizers(model) == [model.optimizer, model.second]
     assert has_several_optimizers(model)
     plain = model_of()
@@ -104,7 +104,7 @@ def test_optimizers_and_which_of_them_updates_the_weights():
 def test_a_model_that_is_not_compiled_has_no_optimizer():
     model = model_of(Own)
     assert compiled_optimizer(model) is None
-    assert all_optimizers(model) == optimizers_beside(model) == []
+    assert all_optimizers(model) == other_optimizers(model) == []
     assert not has_several_optimizers(model)
 
 

@@ -87,11 +87,11 @@ def stateful() -> keras.Model:
     return model
 
 
-def beside(**options):
+def second(**options):
     return lambda: compiled(kind=Own, second=optimizers.SGD(**options))
 
 
-def beside_a_scaled_one() -> keras.Model:
+def second_with_a_scaled_one() -> keras.Model:
     scaling = optimizers.LossScaleOptimizer(optimizers.SGD())
     return compiled(scaling, kind=Own, second=optimizers.SGD())
 
@@ -115,10 +115,14 @@ REFUSED = [
     ("parameter_server", lambda: compiled(jit_compile=True), r"jit_compile=True.*other tasks"),
     ("mirrored", stateful, r"layer 'memory': stateful=True .*MirroredStrategy.*one device"),
     ("parameter_server", stateful, r"layer 'memory': stateful=True .*ParameterServerStrategy"),
-    ("parameter_server", beside(), r"Own.train_step: .*several.*ParameterServerStrategy"),
-    ("mirrored", beside_a_scaled_one, r"Own.train_step: .*loss scaling"),
-    ("mirrored", beside(gradient_accumulation_steps=2), r"gradient_accumulation_steps of one"),
-    ("mirrored", beside(use_ema=True, ema_overwrite_frequency=2), r"ema_overwrite_frequency of"),
+    ("parameter_server", second(), r"Own.train_step: .*several.*ParameterServerStrategy"),
+    ("mirrored", second_with_a_scaled_one, r"Own.train_step: .*loss scaling"),
+    ("mirrored", second(gradient_accumulation_steps=2), r"gradient_accumulation_steps of one"),
+    (
+        "mirrored",
+        second(use_ema=True, ema_overwrite_frequency=2),
+        r"ema_overwrite_frequency of",
+    ),
 ]
 
 

@@ -71,21 +71,21 @@ def compiled_optimizer(model: keras.Model) -> keras.optimizers.Optimizer | None:
     return getattr(model, "optimizer", None)
 
 
-def optimizers_beside(model: keras.Model) -> list[keras.optimizers.Optimizer]:
+def other_optimizers(model: keras.Model) -> list[keras.optimizers.Optimizer]:
     """Returns the optimizers of the model other than the one it was compiled with."""
-    held = [v for v in vars(model).values() if isinstance(v, keras.optimizers.Optimizer)]
-    return [v for v in held if v is not compiled_optimizer(model)]
+    own = [v for v in vars(model).values() if isinstance(v, keras.optimizers.Optimizer)]
+    return [v for v in own if v is not compiled_optimizer(model)]
 
 
 def all_optimizers(model: keras.Model) -> list[keras.optimizers.Optimizer]:
     """Returns the optimizer that the model was compiled with, and its other optimizers."""
     own = compiled_optimizer(model)
-    return [*([own] if own is not None else []), *optimizers_beside(model)]
+    return [*([own] if own is not None else []), *other_optimizers(model)]
 
 
 def has_several_optimizers(model: keras.Model) -> bool:
     """Returns whether the model's own `train_step` updates weights with several optimizers."""
-    return overrides(model, "train_step") and bool(optimizers_beside(model))
+    return overrides(model, "train_step") and bool(other_optimizers(model))
 
 
 def is_seed(variable: Any) -> bool:

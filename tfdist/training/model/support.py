@@ -11,7 +11,7 @@ from tfdist.training.model.inspection import (
     has_several_optimizers,
     inner_optimizer,
     is_overwritten,
-    optimizers_beside,
+    other_optimizers,
     overrides,
 )
 from tfdist.validation import quote
@@ -158,7 +158,7 @@ def _check_several_optimizers(model: keras.Model, strategy: tf.distribute.Strate
             f"{where} loss scaling does not support: only the compiled one would be scaled; "
             "use mixed_bfloat16"
         )
-    for optimizer in optimizers_beside(model):
+    for optimizer in other_optimizers(model):
         given = {
             "gradient_accumulation_steps": optimizer.gradient_accumulation_steps,
             "ema_overwrite_frequency": optimizer.use_ema and optimizer.ema_overwrite_frequency,

@@ -25,7 +25,7 @@ from tfdist.training.model.inspection import (
     ModelVariables,
     all_optimizers,
     has_several_optimizers,
-    optimizers_beside,
+    other_optimizers,
 )
 from tfdist.training.step.gradients import divide, multiply
 from tfdist.training.step.replica import TRAIN, ReplicaOutput, ReplicaStep
@@ -204,7 +204,7 @@ def build_optimizers(model: keras.Model, strategy: tf.distribute.Strategy, data:
         strategy: The strategy it is to train under.
         data: A row of data, as `train_step` takes it.
     """
-    beside = [o for o in optimizers_beside(model) if not o.built]
+    beside = [o for o in other_optimizers(model) if not o.built]
     if not beside or not has_several_optimizers(model):
         return
     handed = rehearse(model, data)
