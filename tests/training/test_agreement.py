@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import random
@@ -247,20 +248,13 @@ def test_data_that_shrank_in_mid_epoch_is_refused(devices, tmp_path):
 
 
 def description(model, **options):
+    import tfdist
     from tfdist.training.agreement.description import describe_call
     from tfdist.training.options import TrainerOptions
 
-    given = {
-        "checkpoint_dir": None,
-        "checkpoint_steps": None,
-        "checkpoint_seconds": None,
-        "keep_checkpoints": 3,
-        "accumulate_steps": 1,
-        "steps_per_call": "auto",
-        "wire_dtype": "auto",
-        "bytes_per_pack": "auto",
-    }
-    return describe_call(model, TrainerOptions(**given | options), {"data": np.ones(3)}, {})
+    parameters = inspect.signature(tfdist.Trainer).parameters.values()
+    given = {each.name: each.default for each in parameters if each.name != "model"} | options
+    return describe_call(model, TrainerOptions(**given), {"data": np.ones(3)}, {})
 
 
 def functional(width=8, skips=0):

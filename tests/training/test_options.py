@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import keras
 import numpy as np
 import pytest
 
+import tfdist
 from tfdist.errors import ConfigError
 from tfdist.training.options import (
     AutoStepsPerCall,
@@ -18,17 +20,8 @@ from tfdist.training.options import (
     read_batches,
 )
 
-DEFAULTS = {
-    "checkpoint_dir": None,
-    "checkpoint_steps": None,
-    "checkpoint_seconds": None,
-    "keep_checkpoints": 3,
-    "accumulate_steps": 1,
-    "steps_per_call": "auto",
-    "wire_dtype": "auto",
-    "bytes_per_pack": "auto",
-    "transport": "auto",
-}
+PARAMETERS = inspect.signature(tfdist.Trainer).parameters.values()
+DEFAULTS = {each.name: each.default for each in PARAMETERS if each.name != "model"}
 
 
 def options(**given):
@@ -105,7 +98,6 @@ def test_options_are_by_name_and_do_not_change():
 
 
 def test_checkpoints_are_made_where_a_place_is_given(devices, tmp_path):
-    import tfdist
     from tfdist.collectives.process_group import ProcessGroup
 
     model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
@@ -224,7 +216,6 @@ def test_all_workers_take_the_slowest_ones_number():
 @pytest.mark.parametrize("strategy", ["mirrored", "one_device"])
 def test_calls_that_grow_give_the_same_bits(strategy, devices, monkeypatch):
     """On one device they do not grow: several steps in a call would be compiled once more."""
-    import tfdist
     from tfdist.training.loops.one_device import OneDeviceLoop
     from tfdist.training.loops.synchronous import SynchronousLoop
 

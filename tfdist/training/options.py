@@ -33,7 +33,7 @@ _NOT_TIMED = 2
 
 @dataclass(frozen=True, kw_only=True)
 class TrainerOptions:
-    """The arguments of `Trainer`, which documents them.
+    """The arguments of `Trainer`, which documents them and has their defaults.
 
     Raises:
         ConfigError: One is out of range.
@@ -47,13 +47,13 @@ class TrainerOptions:
     steps_per_call: int | str
     wire_dtype: str
     bytes_per_pack: int | str
-    transport: str = _AUTO
-    compile_update: bool | str = _AUTO
-    local_steps: int = 1
-    outer_learning_rate: float = 1.0
-    outer_momentum: float = 0.0
-    profile: tuple[int, int] | None = None
-    profile_dir: str | os.PathLike[str] = "profile"
+    transport: str
+    compile_update: bool | str
+    local_steps: int
+    outer_learning_rate: float
+    outer_momentum: float
+    profile: tuple[int, int] | None
+    profile_dir: str | os.PathLike[str]
 
     def __post_init__(self) -> None:
         if self.checkpoint_steps is not None:
