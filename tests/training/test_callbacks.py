@@ -101,7 +101,7 @@ def test_the_history_is_the_one_that_is_kept(model):
     assert history_of(made(model)).history == {}
 
 
-def test_a_worker_that_is_no_chief_trains_without_a_file_or_a_line(
+def test_a_worker_that_is_not_the_chief_trains_without_a_file_or_a_line(
     devices, tmp_path, monkeypatch, capsys
 ):
     strategy = tfdist.mirrored_strategy(devices[:2])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import os
 from collections.abc import Sequence
 from typing import Any
@@ -134,9 +133,6 @@ class Trainer(Rows):
         self._position = Position(fit=-1)  # Of the latest call of `fit`.
         self.timings: list[EpochTiming] = []  # Of its epochs.
         self._checkpoints = self._options.checkpoints(model, self._group)
-        self._callback_list = functools.partial(
-            callback_list, model, is_chief=self._group.is_chief, alone=self._keras_steps
-        )
 
     @plain_errors
     @checked_on_all_workers
@@ -375,6 +371,12 @@ class Trainer(Rows):
             exchange=self._group.exchange,
             most=self._options.max_steps_per_call(self.model.steps_per_execution),
         )
+
+    def _callback_list(
+        self, callbacks: Any, verbose: int | str, **params: Any
+    ) -> keras.callbacks.CallbackList:
+        params |= {"is_chief": self._group.is_chief, "alone": self._keras_steps}
+        return callback_list(self.model, callbacks, verbose, **params)
 
     def __repr__(self) -> str:
         return f"<Trainer of {', '.join(f'{name} {text}' for name, text in self._rows())}>"
