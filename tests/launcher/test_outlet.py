@@ -1,4 +1,4 @@
-"""Output that is lost, full or slow makes nobody wait, and is said once."""
+"""Output that is lost, full or slow makes nobody wait, and is reported once."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_text_goes_through_and_what_an_encoding_lacks_is_replaced(pipe):
     assert ascii_only.buffer.getvalue() == b"?\n"
 
 
-def test_a_reader_that_is_gone_is_said_once_on_the_other_stream(pipe):
+def test_a_reader_that_is_gone_is_reported_once_on_the_other_stream(pipe):
     reader, writer = pipe
     own = io.StringIO()
     lines, _ = two_outlets(writer, own)
@@ -41,7 +41,7 @@ def test_a_reader_that_is_gone_is_said_once_on_the_other_stream(pipe):
     )
 
 
-def test_a_full_disk_is_said_once_and_writing_goes_on_when_there_is_room():
+def test_a_full_disk_is_reported_once_and_writing_continues_when_there_is_room():
     said = []
     with open("/dev/full", "w") as full:
         out = Outlet(full, "stdout", said.append)
@@ -96,7 +96,7 @@ def test_a_reader_that_does_not_read_makes_nobody_wait(pipe, monkeypatch):
     assert dropped > 1000
 
 
-def test_a_log_on_a_full_disk_is_said(tmp_path):
+def test_a_log_on_a_full_disk_is_reported(tmp_path):
     said = []
     with open("/dev/full", "wb", buffering=0) as full:
         LogFile(full, said.append).write(b"a")

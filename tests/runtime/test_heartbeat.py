@@ -1,4 +1,4 @@
-"""Heartbeats: what they say, how often they are written, and that nobody reads half of one."""
+"""Heartbeats: what they hold, how often they are written, and that nobody reads half of one."""
 
 import json
 import os
@@ -11,7 +11,7 @@ from tfdist.runtime import heartbeat
 from tfdist.runtime.heartbeat import HeartbeatWriter
 
 
-def test_a_beat_says_what_the_task_does(tmp_path):
+def test_a_beat_shows_what_the_task_does(tmp_path):
     path = str(tmp_path / "worker-0")
     assert heartbeat.read(path) is None
     before = time.time()

@@ -14,7 +14,7 @@ from tfdist.runtime.log import LOGGER
 
 
 def said(program: str) -> str:
-    """What a program of its own writes to standard error."""
+    """What a separate program writes to standard error."""
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=60
     )

@@ -32,7 +32,7 @@ def _allowed() -> bool:
         return False
 
 
-# The seconds that it may take; beside the suite's other processes it may be far more.
+# The seconds that it may take; next to the suite's other processes it may take far more.
 SOON = 5.0 if FULL else 60.0
 
 pytestmark = pytest.mark.skipif(

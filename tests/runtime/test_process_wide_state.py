@@ -90,11 +90,11 @@ def found() -> dict[str, set[str]]:
 LISTED = set(re.findall(r"^- `([\w.]+)`", tfdist.runtime.__doc__ or "", re.MULTILINE))
 # Not in a user's program, or not the state of a process.
 EXEMPT = {
-    "benchmark": "commands, which have a process of their own",
-    "cli": "commands, which have a process of their own",
+    "benchmark": "commands, which have their own process",
+    "cli": "commands, which have their own process",
     "programs": "what commands run",
-    "launcher.guard": "a program of its own",
-    "launcher.hosts": "commands, which have a process of their own",
+    "launcher.guard": "a separate program",
+    "launcher.hosts": "commands, which have their own process",
     "collectives.replica_context": "an attribute of the user's strategy",
     "training.checkpoint.callback_state": "attributes of the user's callbacks",
     "training.stop_training": "an attribute of the user's model",

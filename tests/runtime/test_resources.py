@@ -1,4 +1,4 @@
-"""A folder for temporary files is found in memory, and only where there is no other."""
+"""A folder for temporary files is found in memory, but only where no other one can be used."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A first SIGTERM is taken down, a second one ends the process, and both only meanwhile."""
+"""A first SIGTERM is recorded, a second one ends the process, and both only in the block."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def ended(program: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_the_first_is_taken_down_and_the_second_ends_the_process() -> None:
+def test_the_first_is_recorded_and_the_second_ends_the_process() -> None:
     done = ended(
         "with Sigterm() as sigterm:\n"
         "    assert not sigterm.came\n"
@@ -49,13 +49,13 @@ def test_it_may_come_again_in_another_training() -> None:
     assert done.stderr == 2 * NOTICE
 
 
-def test_where_nobody_acts_on_it_it_comes_once_more() -> None:
+def test_one_that_nobody_handles_is_sent_again() -> None:
     done = ended("with Sigterm():\n    term()\nprint('still there')\n")
     assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGTERM, "", NOTICE)
 
 
 @pytest.mark.parametrize("before", [signal.SIG_DFL, signal.SIG_IGN, lambda *_: None])
-def test_what_was_there_before_is_put_back(before: object) -> None:
+def test_the_earlier_handler_is_restored(before: object) -> None:
     kept = signal.signal(signal.SIGTERM, before)  # type: ignore[arg-type]
     try:
         with pytest.raises(ValueError), Sigterm():

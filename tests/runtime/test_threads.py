@@ -21,7 +21,7 @@ def files(root: Path, **contents: str) -> str:
 @pytest.mark.parametrize(
     ("contents", "cpus"),
     [
-        # A container with a control group name space of its own, and the host's.
+        # A container with its own control group name space, and the host's.
         ({"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/cpu.max": "400000 100000\n"}, 4),
         ({"proc/self/cgroup": "0::/kubepods/pod7/x\n", "sys/fs/cgroup/cpu.max": "50000 100000"}, 1),
         ({"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/cpu.max": "max 100000\n"}, None),
