@@ -98,7 +98,7 @@ def test_a_runtime_needs_neither_workers_nor_a_command(capsys):
         ("tfjob --workers 1 --name j -- x", "render(--image): missing; a tfjob runs in a"),
         (f"tfjob {' '.join(JOB)} --label x -- x", "render tfjob: argument --label: 'x' is"),
         (f"tfjob {' '.join(JOB)} --label x=a/b -- x", "render(--label).x: 'a/b' is not a label"),
-        (f"tfjob {' '.join(JOB)} --env TF_CONFIG=x -- x", "render(--env).TF_CONFIG: is what"),
+        (f"tfjob {' '.join(JOB)} --env TF_CONFIG=x -- x", "render(--env).TF_CONFIG: tells a"),
         (f"tfjob {' '.join(JOB)} --env-from x -- x", "render tfjob: argument --env-from: 'x' is"),
         (f"tfjob {' '.join(JOB)} --volume runs -- x", "render(--volume)[0]: 'runs' is not like"),
         (f"tfjob {' '.join(JOB)} --deadline 0 -- x", "render(--deadline): 0 is given"),

@@ -150,10 +150,10 @@ def test_a_patch_reaches_every_pod(kind):
 @pytest.mark.parametrize(
     ("spec", "said"),
     [
-        ({"containers": None}, "p.yaml: spec.containers: takes out tensorflow"),
+        ({"containers": None}, "p.yaml: spec.containers: removes tensorflow"),
         (
             {"containers": [{"name": "tensorflow", "$patch": "delete"}]},
-            "p.yaml: spec.containers: takes out tensorflow",
+            "p.yaml: spec.containers: removes tensorflow",
         ),
         (
             {"containers": [{"image": "i"}]},

@@ -122,7 +122,7 @@ def test_what_only_the_runtime_can_say_is_refused(values, ps, said):
 
 
 def test_a_runtime_has_no_parameter_servers():
-    with pytest.raises(ConfigError, match=r"render\(--ps\): a runtime for many jobs has none"):
+    with pytest.raises(ConfigError, match=r"render\(--ps\): a shared runtime has none"):
         documents("runtime", workload(ps=1))
 
 

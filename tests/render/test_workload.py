@@ -20,7 +20,7 @@ from .jobs import workload
         ({"workers": 0}, "render(--workers): 0 is below 1"),
         ({"cpus": "many"}, "render(--cpus): 'many'"),
         ({"memory": "8 GB"}, "render(--memory): '8 GB'"),
-        ({"cpus": "0"}, "render(--cpus): '0' is no quantity above 0"),
+        ({"cpus": "0"}, "render(--cpus): '0' is not a quantity above 0"),
         ({"secret": "No Secret"}, "render(--secret): 'No Secret' is not the name of a Secret"),
     ],
 )

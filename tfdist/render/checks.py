@@ -1,4 +1,4 @@
-"""Checks the parts of a Kubernetes manifest: names, labels, quantities, lists and objects."""
+"""Checks the parts of a Kubernetes manifest: texts by their pattern, objects by their keys."""
 
 from __future__ import annotations
 
@@ -8,28 +8,17 @@ from typing import Any, TypeVar
 
 from tfdist.validation import kind, one_of, quote, reject, whole_number
 
-LABEL = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
-QUANTITY = re.compile(r"(?=[0-9.]*[1-9])[0-9]+(\.[0-9]+)?(m|[kMGTPE]i?)?")
-
 _T = TypeVar("_T")
-_OBJECT = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
-_WORD = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?")
-_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_LONGEST_LABEL = 63
-_LONGEST_OBJECT = 253
-_EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
-_TOLERATION = ("key", "operator", "value", "effect", "tolerationSeconds")
-_SOURCES = ("secretRef", "configMapRef")
-_VALUE_FROM = ("secretKeyRef", "configMapKeyRef", "fieldRef", "resourceFieldRef")
-_AFFINITY = ("nodeAffinity", "podAffinity", "podAntiAffinity")
+# Returns the value, or raises ConfigError, which names the place.
+Check = Callable[[str, Any], _T]
+
 # Values of a file that a manifest cannot hold, or not in reasonable size: YAML's anchors multiply.
 _MOST_VALUES = 100_000
 _DEEPEST = 50
-_VOLUME = re.compile(r"(?:(claim|secret|configmap)/)?([^/:]+):(/[^:]*?)/?(:ro)?")
 
 
 def plain(where: str, value: Any) -> None:
-    """Checks that a file's content is objects, lists, texts and numbers, and not without end.
+    """Checks that a file's content is objects, lists, texts and numbers, and of reasonable size.
 
     Raises:
         ConfigError: It is something else, such as a date or a list that holds itself.
@@ -56,7 +45,7 @@ def string(where: str, value: Any) -> str:
     """Returns a text.
 
     Raises:
-        ConfigError: It is none.
+        ConfigError: It is not a text.
     """
     if not isinstance(value, str):
         reject(where, f"{quote(value)} is {kind(value)}; give a string, in quotes")
@@ -65,93 +54,116 @@ def string(where: str, value: Any) -> str:
     return value
 
 
-def label(where: str, value: Any) -> str:
-    """Returns the name of something that begins with a letter, in 63 characters.
+class Pattern:
+    """The check of a text by its form.
 
-    Raises:
-        ConfigError: It is none.
+    Args:
+        regex: What the whole text has to match.
+        wanted: What such a text is, for messages.
     """
-    text = string(where, value)
-    if not LABEL.fullmatch(text) or len(text) > _LONGEST_LABEL:
-        reject(where, f"{quote(text)} is not a name of lower-case letters, digits and dashes")
-    return text
+
+    def __init__(self, regex: str, wanted: str) -> None:
+        self._regex = re.compile(regex)
+        self.wanted = wanted
+
+    def fits(self, text: str) -> bool:
+        """Returns whether a text has the form."""
+        return self._regex.fullmatch(text) is not None
+
+    def __call__(self, where: str, value: Any) -> str:
+        """Returns a text that has the form.
+
+        Raises:
+            ConfigError: It does not have it, or is not a text.
+        """
+        text = string(where, value)
+        if not self.fits(text):
+            reject(where, f"{quote(text)} is not {self.wanted}")
+        return text
 
 
-def name(where: str, value: Any) -> str:
-    """Returns the name of an object, such as a Secret, a class or an account.
+_LABEL = r"[a-z]([-a-z0-9]*[a-z0-9])?"
+_OBJECT = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*"
+_WORD = r"(?=.{1,63}\Z)[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?"
+_PREFIX = rf"(?=[^/]{{1,253}}/){_OBJECT}/"
+_VOLUME = re.compile(r"(?:(claim|secret|configmap)/)?([^/:]+):(/[^:]*?)/?(:ro)?")
 
-    Raises:
-        ConfigError: It is none.
-    """
-    text = string(where, value)
-    if not _OBJECT.fullmatch(text) or len(text) > _LONGEST_OBJECT:
-        reject(where, f"{quote(text)} is not a name of lower-case letters, digits, dashes and dots")
-    return text
+label = Pattern(rf"(?=.{{1,63}}\Z){_LABEL}", "a name of lower-case letters, digits and dashes")
+name = Pattern(
+    rf"(?=.{{1,253}}\Z){_OBJECT}", "a name of lower-case letters, digits, dashes and dots"
+)
+key = Pattern(rf"({_PREFIX})?{_WORD}", "a key such as team or example.com/team")
+resource = Pattern(rf"{_PREFIX}{_WORD}", "a resource such as nvidia.com/gpu or amd.com/gpu")
+amount = Pattern(
+    r"(?=[0-9.]*[1-9])[0-9]+(\.[0-9]+)?(m|[kMGTPE]i?)?",
+    "a quantity above 0, such as 4, 500m or 8Gi",
+)
+_label_value = Pattern(
+    rf"({_WORD})?", "a label's value: up to 63 letters, digits, dashes, dots and underscores"
+)
+_variable = Pattern(r"[A-Za-z_][A-Za-z0-9_]*", "the name of a variable")
 
 
 def quantity(where: str, value: Any) -> str:
-    """Returns an amount, such as 4, 500m or 8Gi.
+    """Returns an amount, such as 4, 500m or 8Gi, as text.
 
     Raises:
-        ConfigError: It is none, or 0.
+        ConfigError: It is not an amount, or 0.
     """
     text = str(value) if isinstance(value, int) and not isinstance(value, bool) else value
-    if not isinstance(text, str) or not QUANTITY.fullmatch(text):
-        reject(where, f"{quote(value)} is no quantity above 0, such as 4, 500m or 8Gi")
+    if not isinstance(text, str) or not amount.fits(text):
+        reject(where, f"{quote(value)} is not {amount.wanted}")
     return text
 
 
-def key(where: str, value: Any) -> str:
-    """Returns the name of a label, an annotation or a resource, such as `nvidia.com/gpu`.
-
-    Raises:
-        ConfigError: It is none.
-    """
-    text = string(where, value)
-    prefix, slash, word = text.rpartition("/")
-    good = _WORD.fullmatch(word) and len(word) <= _LONGEST_LABEL
-    if not good or (slash and (not _OBJECT.fullmatch(prefix) or len(prefix) > _LONGEST_OBJECT)):
-        reject(where, f"{quote(text)} is not a key such as team or example.com/team")
-    return text
-
-
-def resource(where: str, value: Any) -> str:
-    """Returns the name of a device plugin's resource.
-
-    Raises:
-        ConfigError: It is none.
-    """
-    text = key(where, value)
-    if "/" not in text:
-        reject(where, f"{quote(text)} is not a resource such as nvidia.com/gpu or amd.com/gpu")
-    return text
-
-
-def members(where: str, value: Any, allowed: Collection[str]) -> Mapping[str, Any]:
-    """Returns an object that has no keys but the allowed ones.
-
-    Raises:
-        ConfigError: It is none, or has others.
-    """
-    given = mapping(where, value)
-    for found in given:
-        if found not in allowed:
-            reject(where, f"{quote(found)} is not a key here; allowed: {', '.join(allowed)}")
-    return given
+def anything(where: str, value: Any) -> Any:
+    """Returns the value."""
+    del where
+    return value
 
 
 def mapping(where: str, value: Any) -> Mapping[str, Any]:
     """Returns an object.
 
     Raises:
-        ConfigError: It is none.
+        ConfigError: It is not an object.
     """
     if not isinstance(value, Mapping) or not all(isinstance(found, str) for found in value):
         reject(where, f"{quote(value)} is {kind(value)}; give an object of names and values")
     return value
 
 
-def each(check: Callable[[str, Any], _T]) -> Callable[[str, Any], list[_T]]:
+def members(fields: Mapping[str, Check[Any]]) -> Check[dict[str, Any]]:
+    """Returns the check of an object that has no keys but those of a table.
+
+    Args:
+        fields: The check of each key's value.
+    """
+
+    def check(where: str, value: Any) -> dict[str, Any]:
+        given = mapping(where, value)
+        for found in given:
+            if found not in fields:
+                reject(where, f"{quote(found)} is not a key here; allowed: {', '.join(fields)}")
+        return {found: fields[found](f"{where}.{found}", inner) for found, inner in given.items()}
+
+    return check
+
+
+def entries(of_key: Check[str], of_value: Check[_T]) -> Check[dict[str, _T]]:
+    """Returns the check of an object whose keys and values each pass one check."""
+
+    def check(where: str, value: Any) -> dict[str, _T]:
+        given = mapping(where, value)
+        return {
+            of_key(where, found): of_value(f"{where}.{found}", inner)
+            for found, inner in given.items()
+        }
+
+    return check
+
+
+def each(check: Check[_T]) -> Check[list[_T]]:
     """Returns the check of a list whose items pass `check`."""
 
     def check_list(where: str, value: Any) -> list[_T]:
@@ -162,108 +174,86 @@ def each(check: Callable[[str, Any], _T]) -> Callable[[str, Any], list[_T]]:
     return check_list
 
 
-def labels(where: str, value: Any) -> dict[str, str]:
-    """Returns labels, or the labels that a node has to have.
-
-    Raises:
-        ConfigError: A key or a value is none of a label.
-    """
-    given = strings(where, value)
-    for found, text in given.items():
-        if text and (not _WORD.fullmatch(text) or len(text) > _LONGEST_LABEL):
-            reject(
-                f"{where}.{found}",
-                f"{quote(text)} is not a label's value: up to {_LONGEST_LABEL} letters, digits, "
-                "dashes, dots and underscores",
-            )
-    return given
+def choice(*allowed: str) -> Check[str]:
+    """Returns the check of one of a few texts."""
+    return lambda where, value: one_of(where, value, allowed)
 
 
-def strings(where: str, value: Any) -> dict[str, str]:
-    """Returns texts under the keys of annotations.
-
-    Raises:
-        ConfigError: A key is none, or a value is no string.
-    """
-    given = mapping(where, value)
-    return {key(where, found): string(f"{where}.{found}", text) for found, text in given.items()}
+def at_least(least: int) -> Check[int]:
+    """Returns the check of a whole number."""
+    return lambda where, value: whole_number(where, value, least=least)
 
 
-def env(reserved: Collection[str]) -> Callable[[str, Any], dict[str, Any]]:
+# Labels, or the labels that a node has to have; and annotations.
+labels = entries(key, _label_value)
+texts = entries(key, string)
+affinity = members(dict.fromkeys(("nodeAffinity", "podAffinity", "podAntiAffinity"), anything))
+
+_SOURCES = ("secretKeyRef", "configMapKeyRef", "fieldRef", "resourceFieldRef")
+_reference = members(dict.fromkeys(_SOURCES, mapping))
+_named = members({"name": name, "optional": anything})
+_source = members({"secretRef": _named, "configMapRef": _named, "prefix": anything})
+_toleration = members(
+    {
+        "key": key,
+        "operator": choice("Exists", "Equal"),
+        "value": string,
+        "effect": choice("NoSchedule", "PreferNoSchedule", "NoExecute"),
+        "tolerationSeconds": at_least(0),
+    }
+)
+
+
+def env(reserved: Collection[str]) -> Check[dict[str, Any]]:
     """Returns the check of variables, each a string or an object such as `{secretKeyRef: ...}`.
 
     Args:
         reserved: The names that may not be given.
     """
 
-    def check(where: str, value: Any) -> dict[str, Any]:
-        given = dict(mapping(where, value))
-        for found, text in given.items():
-            here = f"{where}.{found}"
-            if not _VARIABLE.fullmatch(found):
-                reject(where, f"{quote(found)} is not the name of a variable")
-            if found in reserved:
-                reject(here, "is what tells a task its place in the cluster; leave it out")
-            if not isinstance(text, Mapping):
-                string(here, text)
-                continue
-            reference = members(here, text, _VALUE_FROM)
-            if len(reference) != 1:
-                reject(here, f"has {len(reference)} sources; give one of {', '.join(_VALUE_FROM)}")
-            for source, fields in reference.items():
-                mapping(f"{here}.{source}", fields)
-        return given
+    def of_variable(where: str, value: Any) -> Any:
+        if where.rpartition(".")[2] in reserved:
+            reject(where, "tells a task its place in the cluster; leave it out")
+        if not isinstance(value, Mapping):
+            return string(where, value)
+        reference = _reference(where, value)
+        if len(reference) != 1:
+            reject(where, f"has {len(reference)} sources; give one of {', '.join(_SOURCES)}")
+        return reference
 
-    return check
+    return entries(_variable, of_variable)
 
 
-def env_source(where: str, value: Any) -> Mapping[str, Any]:
+def env_source(where: str, value: Any) -> dict[str, Any]:
     """Returns a Secret or ConfigMap whose keys become variables, as in `envFrom`.
 
     Raises:
-        ConfigError: It names none.
+        ConfigError: It is malformed.
     """
-    given = members(where, value, (*_SOURCES, "prefix"))
-    found = [source for source in _SOURCES if source in given]
+    given = _source(where, value)
+    found = [source for source in given if source != "prefix"]
     if len(found) != 1:
-        reject(where, f"{quote(dict(given))} names not one of {' and '.join(_SOURCES)}")
-    here = f"{where}.{found[0]}"
-    name(f"{here}.name", members(here, given[found[0]], ("name", "optional")).get("name"))
+        reject(where, f"{quote(given)} does not name one of secretRef and configMapRef")
+    if "name" not in given[found[0]]:
+        reject(f"{where}.{found[0]}.name", "missing; give the object's name")
     return given
 
 
-def toleration(where: str, value: Any) -> Mapping[str, Any]:
+def toleration(where: str, value: Any) -> dict[str, Any]:
     """Returns a taint of nodes that pods may run on.
 
     Raises:
         ConfigError: It is malformed.
     """
-    given = members(where, value, _TOLERATION)
-    operator = one_of(f"{where}.operator", given.get("operator", "Equal"), ("Exists", "Equal"))
-    if "effect" in given:
-        one_of(f"{where}.effect", given["effect"], _EFFECTS)
-    if "key" in given:
-        key(f"{where}.key", given["key"])
-    elif operator != "Exists":
+    given = _toleration(where, value)
+    exists = given.get("operator") == "Exists"
+    if "key" not in given and not exists:
         reject(where, "has no key; give one, or operator: Exists for every taint")
-    if "value" in given:
-        string(f"{where}.value", given["value"])
-        if operator == "Exists":
-            reject(f"{where}.value", "is given; operator Exists takes none")
-    if "tolerationSeconds" in given:
-        whole_number(f"{where}.tolerationSeconds", given["tolerationSeconds"], least=0)
-        if given.get("effect") != "NoExecute":
-            reject(f"{where}.tolerationSeconds", "is given; it needs effect NoExecute")
+    if "value" in given and exists:
+        reject(f"{where}.value", "is given; operator Exists takes none")
+    if "tolerationSeconds" in given and given.get("effect") != "NoExecute":
+        reject(f"{where}.tolerationSeconds", "is given; it needs effect NoExecute")
     return given
-
-
-def affinity(where: str, value: Any) -> Mapping[str, Any]:
-    """Returns where pods are to run, in Kubernetes' words.
-
-    Raises:
-        ConfigError: It has an unknown key.
-    """
-    return members(where, value, _AFFINITY)
 
 
 def volume(where: str, value: Any) -> tuple[str, str, str, bool]:
@@ -274,8 +264,7 @@ def volume(where: str, value: Any) -> tuple[str, str, str, bool]:
     """
     text = string(where, value)
     match = _VOLUME.fullmatch(text)
-    given = f"{match[1] or 'claim'}-{match[2]}" if match else ""
-    if not match or not LABEL.fullmatch(given) or len(given) > _LONGEST_LABEL or match[3] == "/":
+    if not match or not label.fits(f"{match[1] or 'claim'}-{match[2]}") or match[3] == "/":
         reject(
             where,
             f"{quote(text)} is not like CLAIM:/PATH, secret/NAME:/PATH or configmap/NAME:/PATH, "

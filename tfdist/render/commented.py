@@ -7,11 +7,11 @@ from typing import Any
 
 _CHIEF_ENDS = "Ps and workers serve: the job is done when the chief is."
 
-# The end of the path of a key, without the numbers of lists, and what is said above it: once in a
-# document, by the first of these that fits.
+# The end of a key's path, without the numbers of lists, and the comment above it: once in a
+# document, the first of these that fits.
 _COMMENTS = {
     ("NetworkPolicy", "spec"): (
-        "TensorFlow's servers ask nobody who he is: let only the job's own pods call them."
+        "TensorFlow's servers authenticate nobody: let only the job's own pods call them."
     ),
     ("Secret", "stringData"): "Only tasks that have it take part in the job.",
     (
@@ -19,7 +19,7 @@ _COMMENTS = {
         "kueue.x-k8s.io/queue-name",
     ): "Kueue starts the job when all of it has room.",
     ("annotations", "sidecar.istio.io/inject"): (
-        "A proxy beside the task would outlive it, and the pod would not end."
+        "A proxy next to the task would outlive it, and the pod would not end."
     ),
     ("annotations", "scheduling.volcano.sh/group-min-member"): (
         "Volcano starts all pods of a role, or none."
@@ -40,13 +40,13 @@ _COMMENTS = {
         "What starting again cannot help ends the job; of anything else all tasks start again."
     ),
     ("JobSet", "spec", "replicatedJobs", "template", "spec", "activeDeadlineSeconds"): (
-        "Counted from the start of the role's pods; anew when all tasks start again."
+        "Counted from the start of the role's pods; again from 0 when all tasks start again."
     ),
     ("podFailurePolicy",): (
         "For good: the user's code raised (1), the configuration is wrong (2), the command is\n"
         "missing (126, 127). A pod that was evicted, or was told to stop and has saved (143), is\n"
         "replaced. After anything else, such as a lost peer (138), backoffLimit and the JobSet's\n"
-        "failurePolicy say how often to start again."
+        "failurePolicy limit how often to start again."
     ),
     ("mlPolicy", "torch"): (
         "Tells each pod how many there are, which one it is and where the first is (PET_NNODES,\n"
@@ -54,12 +54,12 @@ _COMMENTS = {
         "these."
     ),
     ("labels", "trainer.kubeflow.org/trainjob-ancestor-step"): (
-        "The pods that a TrainJob's 'trainer' speaks of."
+        "The pods that a TrainJob's 'trainer' means."
     ),
     ("spec", "terminationGracePeriodSeconds"): "To save after SIGTERM.",
     ("spec", "securityContext"): 'Unless changed, what Pod Security "restricted" asks for.',
-    ("livenessProbe",): "Ends a task that lives and makes no progress.",
-    ("resources",): "As much asked for as allowed, so that the CPUs can be whole ones.",
+    ("livenessProbe",): "Ends a task that runs but makes no progress.",
+    ("resources",): "Requests equal limits, so that the CPUs can be whole ones.",
     ("emptyDir", "medium"): (
         "/dev/shm has 64 MB otherwise. What is in it counts as the container's memory."
     ),
@@ -84,11 +84,11 @@ def _one(document: dict[str, Any]) -> str:
 
     text = yaml.dump(document, Dumper=Dumper, sort_keys=False, width=100)
     above: dict[int, list[str]] = {}
-    said = set()
+    written = set()
     for path, line in _keys(yaml.compose(text, yaml.SafeLoader), (document["kind"],)):
         end = next((end for end in _COMMENTS if path[-len(end) :] == end), None)
-        if end is not None and end not in said:
-            said.add(end)
+        if end is not None and end not in written:
+            written.add(end)
             above.setdefault(line, []).extend(_COMMENTS[end].splitlines())
     lines = []
     for number, line_text in enumerate(text.splitlines(keepends=True)):

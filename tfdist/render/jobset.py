@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from tfdist.errors import EXIT_PREEMPTED
-from tfdist.render.metadata import metadata
-from tfdist.render.pod import CONTAINER, Manifest, template
+from tfdist.render.pod import CONTAINER, Manifest, metadata, template
 from tfdist.render.settings import Settings
 from tfdist.render.workload import FOR_GOOD, MAX_RESTARTS, PORT, WAIT_SECONDS, Workload
 from tfdist.validation import reject

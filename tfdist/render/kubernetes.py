@@ -1,4 +1,4 @@
-"""Writes a job as documents for Kubernetes, with what keeps strangers from it."""
+"""Writes a job as documents for Kubernetes, with what keeps strangers out of it."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ import secrets
 from collections.abc import Callable
 
 from tfdist.render.jobset import jobset
-from tfdist.render.metadata import metadata
-from tfdist.render.pod import SECRET_KEY, Manifest, secret_name
+from tfdist.render.pod import SECRET_KEY, Manifest, metadata, secret_name
 from tfdist.render.settings import Settings
 from tfdist.render.tfjob import tfjob
 from tfdist.render.trainjob import cluster_runtime, trainjob
@@ -36,7 +35,7 @@ def documents(kind: str, workload: Workload, settings: Settings | None = None) -
 
     Args:
         kind: One of `KINDS`.
-        workload: The job; with a Secret of its own, none is made.
+        workload: The job; if it names a Secret, none is made.
         settings: How its pods are run.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Makes the template of a role's pods, which may run where Pod Security is "restricted"."""
+"""Makes what a job's documents share: metadata, and pods that Pod Security "restricted" admits."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tfdist.validation import quote, reject
 
 Manifest = dict[str, Any]
 
-# TFJob gives TF_CONFIG to the container of this name only. Patches speak of it, too.
+# TFJob gives TF_CONFIG to the container of this name only. Patches name it, too.
 CONTAINER = "tensorflow"
 SECRET_KEY = "secret"
 
@@ -23,9 +23,11 @@ _SHARED_MEMORY = "/dev/shm"
 _HEARTBEAT = f"{_SHARED_MEMORY}/tfdist-heartbeat"
 _PROBE_SECONDS = 60
 _GPU = "nvidia.com/gpu"
+# On the job only: Kueue would admit labelled pods one by one.
+_QUEUE = "kueue.x-k8s.io/queue-name"
 # For NCCL, which takes some 10 MB a GPU and channel.
 _SHARED_MEMORY_SIZE = "1Gi"
-# A proxy beside the task would live on after it, so that the pod never ends.
+# A proxy next to the task would outlive it, so that the pod would never end.
 _NO_SIDECAR = {"sidecar.istio.io/inject": "false"}
 _SOURCES = {
     "claim": lambda name: {"persistentVolumeClaim": {"claimName": name}},
@@ -38,6 +40,30 @@ _CONTAINER_SECURITY = {
     "allowPrivilegeEscalation": False,
     "capabilities": {"drop": ["ALL"]},
 }
+
+
+def metadata(
+    workload: Workload, settings: Settings, *, name: str | None = None, queued: bool = False
+) -> dict[str, Any]:
+    """Returns a document's metadata.
+
+    Args:
+        workload: The job.
+        settings: The labels and the annotations.
+        name: The document's name; the job's by default.
+        queued: Whether the document is what Kueue admits.
+    """
+    labels = dict(settings.labels)
+    if queued and settings.queue:
+        labels[_QUEUE] = settings.queue
+    found: dict[str, Any] = {"name": name or workload.name}
+    if workload.namespace:
+        found["namespace"] = workload.namespace
+    if labels:
+        found["labels"] = labels
+    if queued and settings.annotations:
+        found["annotations"] = dict(settings.annotations)
+    return found
 
 
 def template(
@@ -79,7 +105,7 @@ def _check_patched(spec: Manifest, base: Mapping[str, Any], where: str) -> None:
     for container in containers:
         _named(f"{where}.containers.{container['name']}.env", container.get("env"))
     if all(one["name"] != CONTAINER for one in containers):
-        reject(f"{where}.containers", f"takes out {CONTAINER}, which runs the task; leave it in")
+        reject(f"{where}.containers", f"removes {CONTAINER}, which runs the task; keep it")
     for name, value in base.items():
         if spec.get(name) != value:
             reject(f"{where}.{name}", f"changes {quote(value)}, which the job needs; leave it out")
@@ -131,7 +157,7 @@ def _pod(
         "ports": [{"name": port[0], "containerPort": port[1]}],
         "env": _env(workload, settings, env),
         "envFrom": [dict(source) for source in settings.env_from],
-        # A task that lives and makes no progress is ended; see `tfdist check --alive`.
+        # A task that runs but makes no progress is ended; see `tfdist check --alive`.
         "livenessProbe": {
             "exec": {"command": ["tfdist", "check", "--alive"]},
             "periodSeconds": _PROBE_SECONDS,

@@ -10,7 +10,7 @@ from tfdist.cluster.documents import load_documents
 from tfdist.cluster.secret import VARIABLE as SECRET_VARIABLE
 from tfdist.cluster.spec import ROLES
 from tfdist.render import checks
-from tfdist.validation import one_of, reject, whole_number
+from tfdist.validation import reject
 
 GANG_SCHEDULERS = {"volcano": "volcano", "coscheduling": "scheduler-plugins-scheduler"}
 
@@ -118,7 +118,7 @@ class Settings:
         """Reads a values file.
 
         Raises:
-            ConfigError: It cannot be read, or holds something else.
+            ConfigError: It cannot be read, or is not a file of values.
         """
         return cls.parse(
             _one_document(path, "give a file of values"), lambda name: f"{path}: {name}"
@@ -128,10 +128,10 @@ class Settings:
         """Adds the patch in a file.
 
         Raises:
-            ConfigError: It cannot be read, or holds no part of a pod.
+            ConfigError: It cannot be read, or is not a part of a pod.
         """
         patch = _one_document(path, "give metadata and spec of a pod")
-        checks.members(path, patch, ("metadata", "spec"))
+        _PATCH(path, patch)
         for part, value in patch.items():
             checks.mapping(f"{path}: {part}", value)
         return replace(self, patches={**self.patches, path: patch})
@@ -161,48 +161,32 @@ def _one_document(path: str, wanted: str) -> Mapping[str, Any]:
     return checks.mapping(path, found)
 
 
-def _seconds(where: str, value: Any) -> int:
-    return whole_number(where, value)
-
-
-def _seconds_from_zero(where: str, value: Any) -> int:
-    return whole_number(where, value, least=0)
-
-
-def _gang(where: str, value: Any) -> str:
-    return one_of(where, value, GANG_SCHEDULERS)
-
-
-def _sizes(where: str, value: Any) -> dict[str, Size]:
-    given = checks.members(where, value, [role for role in ROLES if role != "evaluator"])
-    return {role: _size(f"{where}.{role}", size) for role, size in given.items()}
+_PATCH = checks.members(dict.fromkeys(("metadata", "spec"), checks.anything))
+_SIZE = checks.members(
+    {"cpus": checks.quantity, "memory": checks.quantity, "gpus": checks.at_least(0)}
+)
 
 
 def _size(where: str, value: Any) -> Size:
-    given = checks.members(where, value, [one.name for one in fields(Size)])
-    found: dict[str, Any] = {
-        name: checks.quantity(f"{where}.{name}", given[name])
-        for name in ("cpus", "memory")
-        if name in given
-    }
-    if "gpus" in given:
-        found["gpus"] = whole_number(f"{where}.gpus", given["gpus"], least=0)
-    return Size(**found)
+    return Size(**_SIZE(where, value))
 
 
 # What a values file may hold: Kubernetes' names, where it has one.
 _VALUES: dict[str, tuple[str, Callable[[str, Any], Any]]] = {
     "labels": ("labels", checks.labels),
-    "annotations": ("annotations", checks.strings),
+    "annotations": ("annotations", checks.texts),
     "queue": ("queue", checks.label),
-    "gang": ("gang", _gang),
-    "activeDeadlineSeconds": ("deadline", _seconds),
-    "ttlSecondsAfterFinished": ("ttl", _seconds_from_zero),
+    "gang": ("gang", checks.choice(*GANG_SCHEDULERS)),
+    "activeDeadlineSeconds": ("deadline", checks.at_least(1)),
+    "ttlSecondsAfterFinished": ("ttl", checks.at_least(0)),
     "runtime": ("runtime", checks.name),
     "env": ("env", checks.env(_RESERVED)),
     "envFrom": ("env_from", checks.each(checks.env_source)),
     "volumes": ("volumes", checks.each(checks.volume)),
-    "roles": ("sizes", _sizes),
+    "roles": (
+        "sizes",
+        checks.members({role: _size for role in ROLES if role != "evaluator"}),
+    ),
     "gpuResource": ("gpu_resource", checks.resource),
     "sharedMemory": ("shared_memory", checks.quantity),
     "nodeSelector": ("node_selector", checks.labels),

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from tfdist.render.metadata import metadata
-from tfdist.render.pod import Manifest, template
+from tfdist.render.pod import Manifest, metadata, template
 from tfdist.render.settings import Settings
 from tfdist.render.workload import PORT, Workload
 

@@ -2,7 +2,7 @@
 
 Trainer has no runtime for TensorFlow. A runtime is a JobSet with a policy. That for PyTorch tells
 each pod how many there are, which one it is, and the address of the first; from these variables
-`tfdist.Cluster.from_environment` reads the cluster, however many pods a TrainJob asks for. Beside
+`tfdist.Cluster.from_environment` reads the cluster, however many pods a TrainJob asks for. With
 parameter servers the runtime holds the addresses of all tasks instead.
 """
 
@@ -14,8 +14,7 @@ from typing import Any, NoReturn
 
 from tfdist.cluster.secret import VARIABLE as SECRET_VARIABLE
 from tfdist.render import jobset
-from tfdist.render.metadata import metadata
-from tfdist.render.pod import CONTAINER, Manifest, resources
+from tfdist.render.pod import CONTAINER, Manifest, metadata, resources
 from tfdist.render.settings import Settings
 from tfdist.render.workload import PORT, Workload
 from tfdist.validation import reject
@@ -26,7 +25,7 @@ _STEP = {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}
 _API = "trainer.kubeflow.org"
 _VERSION = f"{_API}/v1alpha1"
 _FRAMEWORK = {f"{_API}/framework": "tensorflow"}
-# That which Trainer's policy for PyTorch names to the pods.
+# The port that Trainer's policy for PyTorch gives to the pods.
 _TRAINER_PORT = 29500
 _GANG_SECONDS = 1800
 _MANAGER = "tfdist/render"
@@ -81,7 +80,7 @@ def cluster_runtime(workload: Workload, settings: Settings | None = None) -> lis
     Each TrainJob brings its own secret. With a namespace it is a TrainingRuntime.
 
     Args:
-        workload: What a TrainJob runs that does not say so itself.
+        workload: What a TrainJob without a command or an image runs.
         settings: How the pods are run.
 
     Raises:
@@ -89,13 +88,16 @@ def cluster_runtime(workload: Workload, settings: Settings | None = None) -> lis
     """
     settings = settings or Settings()
     if workload.ps:
-        reject("render(--ps)", "a runtime for many jobs has none; render a trainjob with its own")
+        reject(
+            "render(--ps)",
+            "a shared runtime has none; render a trainjob, which gets its own runtime",
+        )
     if settings.deadline is not None or settings.queue is not None:
-        reject("render(--deadline, --queue)", "is a job's; give it to a trainjob")
+        reject("render(--deadline, --queue)", "is for a job; give it to a trainjob")
     kind = "TrainingRuntime" if workload.namespace else "ClusterTrainingRuntime"
     runtime = _runtime(workload, settings, kind)
     spec = runtime["spec"]["template"]["spec"]
-    # That of each JobSet is its own name.
+    # Each JobSet has its own name as subdomain.
     del spec["network"]["subdomain"]
     container = _node(spec["replicatedJobs"][0])
     env = container.get("env", [])
@@ -151,7 +153,10 @@ def _node(job: Manifest) -> Manifest:
 def _changes(workload: Workload, settings: Settings) -> tuple[list[Manifest], Manifest]:
     """Returns the variables of a TrainJob's tasks, and its changes to its runtime's pods."""
     if workload.ps:
-        reject("render(--runtime)", "has no parameter servers; leave it out, for one of the job's")
+        reject(
+            "render(--runtime)",
+            "a shared runtime has no parameter servers; leave it out, so that the job gets its own",
+        )
     for name, value in (("ttlSecondsAfterFinished", settings.ttl), ("gang", settings.gang)):
         if value is not None:
             _reject_as_runtimes(name)

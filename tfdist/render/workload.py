@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tfdist.errors import EXIT_CONFIG, EXIT_USER_ERROR, ConfigError
-from tfdist.render.checks import LABEL, QUANTITY
+from tfdist.render import checks
 
 PORT = 2222
 MAX_RESTARTS = 10
@@ -54,14 +54,14 @@ class Workload:
     secret: str | None = None
 
     def __post_init__(self) -> None:
-        if self.secret is not None and not LABEL.fullmatch(self.secret):
+        if self.secret is not None and not checks.name.fits(self.secret):
             raise ConfigError(f"render(--secret): {self.secret!r} is not the name of a Secret")
-        if not LABEL.fullmatch(self.name) or len(self.name) > _LONGEST_NAME:
+        if not checks.label.fits(self.name) or len(self.name) > _LONGEST_NAME:
             raise ConfigError(
                 f"render(--name): {self.name!r} is not a name of lower-case letters, digits and "
                 f"dashes, at most {_LONGEST_NAME}"
             )
-        if self.namespace is not None and not LABEL.fullmatch(self.namespace):
+        if self.namespace is not None and not checks.label.fits(self.namespace):
             raise ConfigError(f"render(--namespace): {self.namespace!r} is not a namespace")
         if not self.image or self.image.split() != [self.image]:
             raise ConfigError(f"render(--image): {self.image!r} is not the name of an image")
@@ -75,11 +75,7 @@ class Workload:
         if self.workers < 1:
             raise ConfigError(f"render(--workers): {self.workers} is below 1")
         for option, quantity in (("cpus", self.cpus), ("memory", self.memory)):
-            if not QUANTITY.fullmatch(quantity):
-                raise ConfigError(
-                    f"render(--{option}): {quantity!r} is no quantity above 0, such as 4, 500m or "
-                    "8Gi"
-                )
+            checks.quantity(f"render(--{option})", quantity)
 
     @property
     def tasks(self) -> dict[str, int]:
