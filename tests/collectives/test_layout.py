@@ -1,10 +1,12 @@
-"""A process's rows are those of its replicas, and lie between those of its neighbours."""
+"""A process has the rows of its replicas, and variables that no strategy distributes."""
 
 from __future__ import annotations
 
 import pytest
+import tensorflow as tf
 
-from tfdist.collectives.layout import ReplicaLayout
+import tfdist
+from tfdist.collectives.layout import ReplicaLayout, own_variable
 from tfdist.partition import part
 
 
@@ -40,8 +42,16 @@ def test_a_batch_smaller_than_the_job_leaves_workers_without_rows():
 
 
 def test_rows_may_be_counted_by_a_tensor():
-    import tensorflow as tf
-
     begin, end = ReplicaLayout(1, 2, 3, 6).own_rows(tf.constant(11))
     assert (int(begin), int(end)) == (5, 11)
     assert begin.dtype == end.dtype == tf.int32
+
+
+@pytest.mark.parametrize("name", ["mirrored", "central_storage"])
+def test_a_replica_may_assign_it(devices, name):
+    strategy = getattr(tfdist, f"{name}_strategy")(devices[:2])
+    with strategy.scope():
+        variable = own_variable(tf.zeros(2))
+        strategy.run(tf.function(lambda: variable.assign([1.0, 2.0])))
+    assert not isinstance(variable, tf.distribute.DistributedValues)
+    assert (variable.numpy().tolist(), variable.trainable) == ([1.0, 2.0], False)

@@ -4,7 +4,7 @@ import pytest
 import tensorflow as tf
 
 from tfdist.collectives.peer_errors import peers_error
-from tfdist.collectives.ring.verdict import RingError
+from tfdist.collectives.ring.failure import RingError
 from tfdist.errors import OutOfStepError, PeerError
 
 UNHEALTHY = """Graph execution error:
@@ -28,7 +28,7 @@ The error could be from a previous operation. Restart your program to reset."""
 ELSEWHERE = """Collective ops is aborted by: Input to reshape is a tensor with 3 values
 Additional GRPC error information from remote target /job:worker/replica:0/task:2 while calling x"""
 
-APART = """Graph execution error:
+MISMATCH = """Graph execution error:
 
 Collective instance 119 expected type 0 and data_type 9 but got type 0 and data_type 1
 Additional GRPC error information from remote target /job:worker/replica:0/task:0 while calling x
@@ -75,7 +75,7 @@ def test_the_peer_is_named(kind, text, own, message):
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        (APART, "Collective instance 119 expected type 0"),
+        (MISMATCH, "Collective instance 119 expected type 0"),
         (SHAPES, "Shape mismatch in the collective instance 5"),
     ],
     ids=["types", "shapes"],
@@ -107,8 +107,16 @@ def test_an_error_of_ones_own_is_not_a_peers_error(own):
     ("text", "kind", "message"),
     [
         ("lost worker/1 (it closed the connection)", PeerError, "lost worker/1 (it closed the"),
-        ("apart worker/1 (worker/1 sums 3)", OutOfStepError, "the same calls (worker/1 sums 3);"),
-        ("left worker/1 (it is done)", OutOfStepError, "the same calls (worker/1: it is done);"),
+        (
+            "mismatch worker/1 (worker/1 sums 3)",
+            OutOfStepError,
+            "the same calls (worker/1 sums 3);",
+        ),
+        (
+            "exited worker/1 (it has left)",
+            OutOfStepError,
+            "the same calls (worker/1: it has left);",
+        ),
         ("interrupted worker/1 (by a signal)", PeerError, "lost worker/1 (by a signal);"),
         ("lost worker/0 (bad input)", PeerError, "worker/0: has left the other workers (bad inp"),
     ],

@@ -23,6 +23,7 @@ def test_each_transport_has_every_method_with_the_same_arguments(kind):
     public = [name for name, _ in inspect.getmembers(Transport, inspect.isfunction)]
     assert sorted(ALL) == sorted(name for name in public if not name.startswith("_"))
     for name in ALL:
+        assert name in vars(kind)
         wanted = inspect.signature(getattr(Transport, name)).parameters
         assert list(inspect.signature(getattr(kind, name)).parameters) == list(wanted)
 

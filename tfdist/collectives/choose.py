@@ -99,11 +99,11 @@ def make_transport(
             group.ring, reason = ring_of(strategy, group)
         if group.ring is not None:
             why = "asked for" if wanted == RING else f"{workers} workers, a CPU replica each"
-            # Who asks for the ring or for a wire type by name gets the wire, as between hosts.
+            # If the ring or a narrow type is asked for by name, tensors are sent as between hosts.
             if wanted == AUTO and narrow is None and group.ring.share_memory():
-                _say(group, f"{RING} ({why}, in one host's memory)")
+                _log(group, f"{RING} ({why}, in one host's memory)")
                 return RingTransport(group.ring, in_memory=True)
-            _say(group, f"{RING} ({why})")
+            _log(group, f"{RING} ({why})")
             overlaps = _may_overlap.get() and _waiting_is_idle(group.ring)
             return RingTransport(group.ring, wire_type=narrow, overlaps=overlaps)
         if wanted == RING:
@@ -112,7 +112,7 @@ def make_transport(
                 "each under MultiWorkerMirroredStrategy, whose hosts reach each other; use auto"
             )
     if workers > 1:
-        _say(group, f"{TENSORFLOW} ({reason})")
+        _log(group, f"{TENSORFLOW} ({reason})")
     return TensorFlowTransport(
         replicas, wire_type=narrow, bytes_per_pack=bytes_per_pack, workers=workers
     )
@@ -141,9 +141,10 @@ def _bytes_per_second(ring: Ring) -> float:
 def _agree(where: str, wanted: str, group: ProcessGroup) -> None:
     chosen = [TRANSPORTS[number] for number in group.exchange(TRANSPORTS.index(wanted))]
     if len(set(chosen)) > 1:
-        told = ", ".join(f"{task} {name}" for task, name in zip(group.tasks, chosen, strict=True))
+        asked = ", ".join(f"{task} {name}" for task, name in zip(group.tasks, chosen, strict=True))
         raise ConfigError(
-            f"{where}: the workers ask for different transports ({told}); give all workers the same"
+            f"{where}: the workers ask for different transports ({asked}); give all workers the "
+            "same"
         )
 
 
@@ -158,11 +159,11 @@ def _why_not(strategy: Any, group: ProcessGroup) -> str:
     return "" if layout.local_replicas == 1 else f"{layout.local_replicas} replicas a worker"
 
 
-_said: list[str] = []
+_logged: list[str] = []
 
 
-def _say(group: ProcessGroup, text: str) -> None:
+def _log(group: ProcessGroup, text: str) -> None:
     """Logs the chosen transport, on the chief, once per process."""
-    if group.is_chief and text not in _said:
-        _said.append(text)
+    if group.is_chief and text not in _logged:
+        _logged.append(text)
         LOGGER.info("transport %s", text)

@@ -1,4 +1,4 @@
-"""Describes the replicas that a process holds: their rows of a global batch, their devices."""
+"""What a process holds of a strategy: its replicas, with their rows and devices, and variables."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.python.ops.resource_variable_ops import ResourceVariable
 
 from tfdist.partition import part
 
@@ -44,3 +45,15 @@ def on_cpus(strategy: tf.distribute.Strategy) -> bool:
     """
     names = strategy.extended.worker_devices
     return all(tf.DeviceSpec.from_string(name).device_type == "CPU" for name in names)
+
+
+def own_variable(initial: Any) -> tf.Variable:
+    """Makes a variable of this process, also inside a strategy's scope.
+
+    In a scope `tf.Variable` makes the strategy's kind, which some strategies do not let a replica
+    assign.
+
+    Args:
+        initial: Its first value.
+    """
+    return ResourceVariable(initial, trainable=False)

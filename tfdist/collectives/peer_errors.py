@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 
 import tensorflow as tf
 
-from tfdist.collectives.ring import verdict
-from tfdist.collectives.ring.verdict import RingError
+from tfdist.collectives.ring import failure
+from tfdist.collectives.ring.failure import RingError
 from tfdist.errors import OutOfStepError, PeerError, TfdistError
 
 _Method = TypeVar("_Method", bound=Callable[..., Any])
@@ -27,7 +27,7 @@ _LOSSES = (
 _ABORTED = "Collective ops is aborted by"
 # The error of a restarted task, which does not have the tensors of its predecessor.
 _FORGOTTEN = "Unable to find the relevant tensor remote_handle"
-# Two workers met at one collective with different tensors, as they are not at the same step.
+# Two workers entered one collective with different tensors, as they are not at the same step.
 _APART = re.compile(
     r"[Cc]ollective instance \d+ expected|Shape mismatch in the collective instance"
 )
@@ -48,7 +48,7 @@ def is_loss(error: BaseException) -> bool:
 
 
 def lost_ps(error: BaseException) -> list[str]:
-    """Returns the ps tasks that did not answer, as named in an error of TensorFlow."""
+    """Returns the ps tasks that did not answer, as an error of TensorFlow names them."""
     return sorted({f"ps/{index}" for index in _FROM_PS.findall(str(error))})
 
 
@@ -68,7 +68,7 @@ def peers_error(error: BaseException, own: str) -> TfdistError | None:
     if not isinstance(error, tf.errors.OpError):
         return None
     text = str(error.message)
-    if verdict.MARK in text:
+    if failure.MARK in text:
         return _ring_error(text, own)
     if _APART.search(text):
         return out_of_step(own, _reason(text))
@@ -78,11 +78,11 @@ def peers_error(error: BaseException, own: str) -> TfdistError | None:
     if servers:
         return PeerError(
             f"{own}: {', '.join(servers)} was lost, with its part of the weights; start the job "
-            "again, to go on from the last checkpoint"
+            "again to continue from the last checkpoint"
         )
     names = dict.fromkeys(f"{job}/{index}" for job, index in _TASK.findall(text))
     peers = [name for name in names if name != own]
-    # An unhealthy task is named after that word; others may only have passed the report on.
+    # Unhealthy tasks are named after that word; others may only have forwarded the report.
     _, found, behind = text.partition("unhealthy")
     if found:
         sick = [f"{job}/{index}" for job, index in _TASK.findall(behind)]
@@ -92,21 +92,21 @@ def peers_error(error: BaseException, own: str) -> TfdistError | None:
 
 def _ring_error(text: str, own: str) -> TfdistError | None:
     """Converts an error of the workers' ring into one of tfdist."""
-    found = verdict.parse(text)
+    found = failure.parse(text)
     if found is None:
         return None
     kind, name, reason = found
-    if kind == verdict.APART:
+    if kind == failure.MISMATCH:
         return out_of_step(own, reason)
-    if kind == verdict.LEFT:
+    if kind == failure.EXITED:
         return out_of_step(own, f"{name}: {reason}")
     if name != own:
         return lost(own, name, reason)
-    if kind == verdict.INTERRUPTED:
-        return None  # The main thread has a KeyboardInterrupt of its own coming.
+    if kind == failure.INTERRUPTED:
+        return None  # The main thread is about to raise KeyboardInterrupt itself.
     return PeerError(
-        f"{own}: has left the other workers ({reason}); start the job again, to go on from the "
-        "last checkpoint, if it saves any"
+        f"{own}: has left the other workers ({reason}); start the job again to continue from "
+        "the last checkpoint, if it saves any"
     )
 
 
@@ -116,11 +116,11 @@ def lost(own: str, who: str, reason: str) -> PeerError:
     Args:
         own: This task, as `worker/0`.
         who: The lost one.
-        reason: How that is seen, in a few words.
+        reason: What shows that, in a few words.
     """
     return PeerError(
-        f"{own}: lost {who} ({reason}); its own output says why, and starting the job again "
-        "goes on from the last checkpoint, if it saves any"
+        f"{own}: lost {who} ({reason}); its own output shows why; start the job again to "
+        "continue from the last checkpoint, if it saves any"
     )
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from tensorflow.python.eager import context
 
 from tfdist.collectives.layout import ReplicaLayout
 from tfdist.collectives.peer_errors import out_of_step
@@ -13,6 +15,7 @@ from tfdist.collectives.ring.ring import Ring
 from tfdist.collectives.tensorflow import TensorFlowTransport
 
 _BROADCAST_BYTES = 16 << 20
+_NO_SEED = -1
 
 # What `ProcessGroup.call` is while no call runs.
 NO_CALL = "no call"
@@ -89,6 +92,21 @@ class ProcessGroup:
             raise out_of_step(self.task, named)
         return [int(v) for v in rows[:, 0]]
 
+    def agree_on_seed(self) -> None:
+        """Sets TensorFlow's global seed to the chief's on the workers that have none.
+
+        A dataset that shuffles without a seed derives one from the global seed when it is made: if
+        that is the same on all workers, so are the batches. The chief draws a seed if it has none;
+        a worker that has one keeps it. All workers must call it at the same point.
+        """
+        if self.layout.workers == 1:
+            return
+        own = context.global_seed()
+        seed = random.SystemRandom().randrange(2**31) if own is None else int(own)
+        chiefs = self.exchange(seed if self.is_chief else _NO_SEED)[0]
+        if own is None:
+            tf.random.set_seed(chiefs)
+
     def prepare_barrier(self) -> None:
         """Traces the function that `barrier` runs, as none can be traced while Python exits."""
         if self.layout.workers > 1 and self._barrier is None:
@@ -103,7 +121,7 @@ class ProcessGroup:
     def broadcast(self, data: bytes) -> bytes:
         """Sends bytes from the chief to every worker; returns the chief's.
 
-        All workers must call it at the same point; the values of the others are ignored.
+        All workers must call it at the same point; the others' values are ignored.
         """
         if self.layout.workers == 1:
             return data

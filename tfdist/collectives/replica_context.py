@@ -9,28 +9,29 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 import tensorflow as tf
+from typing_extensions import override
 
 from tfdist.collectives.transport import Transport
 
 
-class _StandIn(tf.distribute.ReplicaContext):
-    """A replica context that replaces another, `real`, and has its replica number."""
+class ContextProxy(tf.distribute.ReplicaContext):
+    """A replica context that stands in for another, `real`, and has its replica number."""
 
     def __init__(self, strategy: Any, real: tf.distribute.ReplicaContext) -> None:
         super().__init__(strategy, real.replica_id_in_sync_group)
         self.real = real
 
-    def keep(self) -> Callable[[], None]:
-        """Keeps what another replica might change in its turn; returns what brings it back."""
+    def snapshot(self) -> Callable[[], None]:
+        """Saves the state that another replica might change; returns what restores it."""
         return lambda: None
 
     def merge_call(self, merge_fn: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Calls `merge_fn` in the real strategy's cross-replica context."""
-        with giving_way() as real:
+        with restored_context() as real:
             return real.merge_call(merge_fn, args, kwargs)
 
 
-class OneReplicaView(_StandIn):
+class OneReplicaView(ContextProxy):
     """A replica context in which Keras sees one device, while collectives reach all replicas.
 
     Its strategy is TensorFlow's default one (one replica), so Keras does not scale
@@ -41,8 +42,8 @@ class OneReplicaView(_StandIn):
         real: The replica context that it replaces.
         count: The number of examples of this replica; with 0, it adds nothing to the sums.
         transport: The transport that sums over the replicas.
-        keep: Keeps the Python state that the replicas of this process share, and returns a
-            function that brings it back; called before another replica gets its turn.
+        snapshot: Saves the Python state that the replicas of this process share, and returns a
+            function that restores it; called before another replica runs.
     """
 
     def __init__(
@@ -50,18 +51,18 @@ class OneReplicaView(_StandIn):
         real: tf.distribute.ReplicaContext,
         count: tf.Tensor,
         transport: Transport,
-        keep: Callable[[], Callable[[], None]] | None = None,
+        snapshot: Callable[[], Callable[[], None]] | None = None,
     ) -> None:
         super().__init__(_DEFAULT_STRATEGY, real)
         # Selects the copy of a variable to read; the default strategy has only one.
         self._local_replica_id = real._local_replica_id
         self._count = count
         self._transport = transport
-        self._keep = keep
+        self._snapshot = snapshot
 
-    def keep(self) -> Callable[[], None]:
-        """Keeps what another replica might change in its turn; returns what brings it back."""
-        return super().keep() if self._keep is None else self._keep()
+    @override
+    def snapshot(self) -> Callable[[], None]:
+        return super().snapshot() if self._snapshot is None else self._snapshot()
 
     def all_reduce(self, reduce_op: Any, value: Any, options: Any = None) -> Any:
         """Reduces over the replicas of the real strategy; the gradient is reduced likewise."""
@@ -90,15 +91,15 @@ class OneReplicaView(_StandIn):
         return tf.nest.pack_sequence_as(value, tf.nest.flatten(reduce(*flat)))
 
 
-class ReducedView(_StandIn):
+class ReducedView(ContextProxy):
     """A replica context for an optimizer whose gradients are already reduced.
 
     Keras' optimizer sums the gradients with `all_reduce`, which returns them unchanged here.
 
     Args:
         real: The replica context that it replaces.
-        across: Makes what surrounds the optimizer's calls in cross-replica context, which run in
-            another thread than the replica and see none of its scopes.
+        across: Makes a context manager for the optimizer's calls in cross-replica context, which
+            run in another thread than the replica and see none of its scopes.
     """
 
     def __init__(
@@ -127,32 +128,32 @@ class ReducedView(_StandIn):
 def real_context() -> tf.distribute.ReplicaContext:
     """Returns the strategy's own current replica context, even while another replaces it."""
     context = tf.distribute.get_replica_context()
-    while isinstance(context, _StandIn):
+    while isinstance(context, ContextProxy):
         context = context.real
     return context
 
 
 @contextlib.contextmanager
-def giving_way() -> Iterator[tf.distribute.ReplicaContext]:
+def restored_context() -> Iterator[tf.distribute.ReplicaContext]:
     """Makes the strategy's own replica context current for a call that runs other replicas.
 
     The replicas of one process are threads that take turns in such a call, and share its objects:
-    the state that each replacing context keeps is restored afterwards.
+    the state that each proxy saves before the call is restored after it.
     """
     context = tf.distribute.get_replica_context()
     restores = []
-    while isinstance(context, _StandIn):
-        restores.append(context.keep())
+    while isinstance(context, ContextProxy):
+        restores.append(context.snapshot())
         context = context.real
-    with inside(context):
+    with reenter(context):
         yield context
     for restore in restores:
         restore()
 
 
 @contextlib.contextmanager
-def inside(context: tf.distribute.ReplicaContext) -> Iterator[None]:
-    """Makes the context that a view replaces current again, though it was entered before.
+def reenter(context: tf.distribute.ReplicaContext) -> Iterator[None]:
+    """Makes the context that a proxy replaces current again, though it was entered before.
 
     A replica context stores the state of `tf.summary` on entry, to restore it on exit; entered
     twice, it would restore its own state, and summaries would refer to a deleted graph.

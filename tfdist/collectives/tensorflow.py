@@ -7,15 +7,17 @@ from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
+from typing_extensions import override
 
-from tfdist.collectives.replica_context import giving_way, real_context
+from tfdist.collectives.replica_context import real_context, restored_context
+from tfdist.collectives.transport import Transport
 
 # The types that TensorFlow's collectives between processes can gather.
 _GATHERED = (tf.float16, tf.float32, tf.float64, tf.int32, tf.int64)
 _SUM = tf.distribute.ReduceOp.SUM
 
 
-class TensorFlowTransport:
+class TensorFlowTransport(Transport):
     """Sums and gathers over the replicas of a `tf.distribute` strategy.
 
     Args:
@@ -41,12 +43,12 @@ class TensorFlowTransport:
         self._wire_type = wire_type
         self._bytes_per_pack = bytes_per_pack
 
+    @override
     def sum(self, values: Sequence[Any]) -> list[Any]:
-        """Sums tensors of the same shapes on every replica, exactly in their own type."""
         return _all_reduce(values, tf.distribute.experimental.CommunicationOptions())
 
+    @override
     def sum_small(self, values: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        """Sums many small tensors of static shapes, in one collective per data type."""
         summed: list[tf.Tensor] = list(values)
         by_dtype: dict[tf.DType, list[int]] = {}
         for position, value in enumerate(values):
@@ -59,6 +61,7 @@ class TensorFlowTransport:
                 summed[position] = tf.reshape(piece, values[position].shape)
         return summed
 
+    @override
     def sum_gradients(self, gradients: Sequence[Any]) -> list[Any]:
         """Sums dense gradients, in one collective per data type; concatenates sparse ones."""
         options = tf.distribute.experimental.CommunicationOptions(
@@ -86,14 +89,15 @@ class TensorFlowTransport:
             for value, gradient in zip(values, gradients, strict=True)
         ]
 
+    @override
     def sum_step(
         self, values: Sequence[tf.Tensor], gradients: Sequence[Any]
     ) -> tuple[list[tf.Tensor], list[Any]]:
         """Sums small tensors, then gradients."""
         return self.sum_small(values), self.sum_gradients(gradients)
 
+    @override
     def gather(self, structure: Any) -> Any:
-        """Concatenates tensors along their first axis, in the replicas' order."""
         if self._in_one_process():
             leaves = [value for value in tf.nest.flatten(structure) if value is not None]
             rest = iter(_concatenate(leaves) if leaves else [])
@@ -105,7 +109,7 @@ class TensorFlowTransport:
             if value is None:
                 return None
             sent = value if value.dtype in _GATHERED else tf.cast(value, _wider(value.dtype))
-            with giving_way() as context:
+            with restored_context() as context:
                 return tf.cast(context.all_gather(sent, axis=0), value.dtype)
 
         return tf.nest.map_structure(of_leaf, structure)
@@ -114,8 +118,9 @@ class TensorFlowTransport:
         """Returns whether all replicas are in this process."""
         return len(real_context().strategy.extended.worker_devices) == self.replicas
 
+    @override
     def broadcast(self, values: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        """Sends the first replica's integers to every replica: the others add zeros to them."""
+        """Sums the first replica's tensors and the zeros of the others."""
         first = tf.equal(tf.cast(real_context().replica_id_in_sync_group, tf.int32), 0)
         return self.sum([tf.where(first, value, tf.zeros_like(value)) for value in values])
 
@@ -135,7 +140,7 @@ def _all_reduce(values: Sequence[Any], options: Any) -> list[Any]:
         ]
         return strategy.extended.batch_reduce_to(_SUM, pairs, options)
 
-    with giving_way() as context:
+    with restored_context() as context:
         return list(context.merge_call(reduce, args=tuple(values)))
 
 
@@ -154,7 +159,7 @@ def _concatenate(values: Sequence[tf.Tensor]) -> list[tf.Tensor]:
             for value in of_replicas
         ]
 
-    with giving_way() as context:
+    with restored_context() as context:
         return list(context.merge_call(concatenate, args=tuple(values)))
 
 

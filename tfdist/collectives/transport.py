@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 import tensorflow as tf
+from typing_extensions import override
 
 
 class Transport(Protocol):
@@ -60,37 +61,37 @@ class Transport(Protocol):
         """
 
     def broadcast(self, values: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        """Sends the first replica's integers to every replica; the shapes are the same on all."""
+        """Sends the first replica's tensors to every replica; the shapes are the same on all."""
 
 
-class SingleReplica:
+class SingleReplica(Transport):
     """The transport of a single replica, which returns every value unchanged."""
 
     replicas = 1
     loops = True
 
+    @override
     def sum(self, values: Sequence[Any]) -> list[Any]:
-        """Returns the values."""
         return list(values)
 
+    @override
     def sum_small(self, values: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        """Returns the values."""
         return list(values)
 
+    @override
     def sum_gradients(self, gradients: Sequence[Any]) -> list[Any]:
-        """Returns the gradients."""
         return list(gradients)
 
+    @override
     def sum_step(
         self, values: Sequence[tf.Tensor], gradients: Sequence[Any]
     ) -> tuple[list[tf.Tensor], list[Any]]:
-        """Returns the values and the gradients."""
         return list(values), list(gradients)
 
+    @override
     def gather(self, structure: Any) -> Any:
-        """Returns the structure."""
         return structure
 
+    @override
     def broadcast(self, values: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        """Returns the values."""
         return list(values)

@@ -6,7 +6,7 @@ import enum
 
 import tensorflow as tf
 
-from tfdist.collectives.own_variable import own_variable
+from tfdist.collectives.layout import own_variable
 
 
 class Flag(enum.IntEnum):

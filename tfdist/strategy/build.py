@@ -10,9 +10,8 @@ from collections.abc import Callable, Sequence
 import tensorflow as tf
 
 from tfdist.cluster import Cluster
-from tfdist.collectives.leaving import leave_together
+from tfdist.collectives.exit_barrier import add_exit_barrier
 from tfdist.collectives.process_group import ProcessGroup
-from tfdist.collectives.seeds import agree_on_seed
 from tfdist.errors import ConfigError
 from tfdist.rendezvous.once import meet
 from tfdist.runtime import excepthook, sigterm
@@ -140,8 +139,8 @@ def multi_worker_mirrored_strategy(
     excepthook.install(connected=True)
     sigterm.end_on_it()
     group = ProcessGroup(strategy)
-    leave_together(group)
-    agree_on_seed(group)
+    add_exit_barrier(group)
+    group.agree_on_seed()
     return strategy
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import keras
 from typing_extensions import override
 
-from tfdist.collectives.leaving import leave_together
+from tfdist.collectives.exit_barrier import add_exit_barrier
 from tfdist.collectives.process_group import ProcessGroup
 from tfdist.collectives.worker_flags import WorkerFlags
 from tfdist.notebook import Rows
@@ -114,7 +114,7 @@ class Trainer(Rows):
         excepthook.install()
         kind = kind_of(self.strategy)
         self._group = ProcessGroup(self.strategy, is_synchronous=kind.is_synchronous)
-        leave_together(self._group)
+        add_exit_barrier(self._group)
         self._consistency = WorkerConsistency(model, self._group, self._options)
         self._heartbeat = HeartbeatWriter()
         self._flags = WorkerFlags()

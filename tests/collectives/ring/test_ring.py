@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from tfdist.collectives.ring import memory
 from tfdist.collectives.ring import ring as ring_module
-from tfdist.collectives.ring.verdict import RingError
+from tfdist.collectives.ring.failure import RingError
 from tfdist.runtime import heartbeat
 from tfdist.runtime.heartbeat import HeartbeatWriter
 
@@ -234,7 +234,7 @@ def test_what_cannot_travel_in_a_type_is_refused(workers, arguments):
 
 def cut(ring):
     """Ends a worker's connections as the kernel does with those of a process that is killed."""
-    watch = ring._watch
+    watch = ring._monitor
     watch.closed = True
     for connection in (*watch._data, *(side.news for side in watch._sides)):
         connection.shutdown(2)
@@ -276,7 +276,9 @@ def test_a_silent_worker_is_named_after_a_while(workers, caplog):
     ring = workers(3, warn_seconds=2.5, stall_seconds=5)
     futures = ring.start(lambda r: r.all_reduce(np.ones(100_000)), [0, 1])
     for future in futures:
-        with pytest.raises(RingError, match=r"lost worker/2 \(alive, and silent for \d+ s\)"):
+        with pytest.raises(
+            RingError, match=r"lost worker/2 \(it is running but has not responded for \d+ s\)"
+        ):
             future.result(20)
 
 
@@ -289,14 +291,16 @@ def test_workers_at_different_calls_are_told_so(workers):
         return r.all_reduce(np.ones(3))
 
     for future in ring.start(act):
-        with pytest.raises(RingError, match=r"tfdist ring: apart .*gathers 3 float64 in call 1"):
+        with pytest.raises(
+            RingError, match=r"tfdist ring: mismatch .*gathers 3 float64 in collective 1"
+        ):
             future.result(10)
 
 
 def test_arrays_of_different_sizes_are_not_added(workers):
     ring = workers(2)
     for future in ring.start(lambda r: r.all_reduce(np.ones(70_000 + r.rank))):
-        with pytest.raises(RingError, match="apart .*70001 float64"):
+        with pytest.raises(RingError, match="mismatch .*70001 float64"):
             future.result(10)
 
 
@@ -304,7 +308,7 @@ def test_one_that_has_left_is_no_loss(workers):
     ring = workers(2)
     ring.each(lambda r: r.all_reduce(np.ones(3)))
     ring.rings[1].close()
-    with pytest.raises(RingError, match=r"tfdist ring: left worker/1 \(it is done"):
+    with pytest.raises(RingError, match=r"tfdist ring: exited worker/1 \(it has finished"):
         ring.rings[0].all_reduce(np.ones(3))
 
 

@@ -13,9 +13,9 @@ import tensorflow as tf
 
 from tfdist.collectives.ring import transport as transport_module
 from tfdist.collectives.ring.buffers import Buffers
+from tfdist.collectives.ring.failure import RingError
 from tfdist.collectives.ring.ring import Ring
 from tfdist.collectives.ring.transport import RingTransport
-from tfdist.collectives.ring.verdict import RingError
 from tfdist.errors import ConfigError
 
 LARGE = (300, 400)  # Of float32: beyond what is simply made anew.

@@ -21,7 +21,7 @@ from tfdist.benchmark.collectives.sockets import RawSocket
 from tfdist.cluster import Cluster
 from tfdist.collectives.peer_errors import peers_error
 from tfdist.collectives.process_group import ProcessGroup
-from tfdist.collectives.ring.verdict import RingError
+from tfdist.collectives.ring.failure import RingError
 from tfdist.collectives.ring.wiring import neighbours, ring_of
 from tfdist.errors import ConfigError, PeerError, TfdistError
 from tfdist.strategy.build import build_strategy

@@ -1,4 +1,4 @@
-"""Runs the collectives of a step in a thread of their own, while the step goes on computing."""
+"""Runs the collectives of a step in a separate thread, while the step continues to compute."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class Background:
     """Calls functions one after another, in the order in which they were given.
 
     The thread does not keep the process from ending, unlike those of `concurrent.futures`: it may
-    be waiting for a worker that is gone.
+    be waiting for a lost worker.
     """
 
     def __init__(self) -> None:
@@ -21,7 +21,7 @@ class Background:
         self._thread: threading.Thread | None = None
 
     def submit(self, function: Callable[[], Any]) -> Future[Any]:
-        """Has a function called; returns its future result."""
+        """Queues a call of a function; returns its future result."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._work, name="tfdist ring", daemon=True)
             self._thread.start()
@@ -38,5 +38,5 @@ class Background:
                 future.set_exception(error)
             else:
                 future.set_result(result)
-            # What is waited for next may take long: nothing of this one is to stay alive.
+            # The next call may be long in coming: nothing of this one is kept alive until then.
             del function, future

@@ -1,9 +1,9 @@
 """Memory that the workers of one host have in common, for sums without sending.
 
-A worker allocates pieces of anonymous memory (`memfd_create`), and the others map them by way of
+A worker allocates pieces of anonymous memory (`memfd_create`), and the others map them through
 `/proc/PID/fd`: only processes of the same user on the same host can, nothing has a name that could
-be left behind, and the kernel frees a piece when its last user has ended, however that ends. What
-is in it, and when it may be read, the workers tell each other over the ring's connections.
+be left behind, and the kernel frees a piece when its last user has ended, however that ends. Where
+a piece is, and when it may be read, the workers report over the ring's connections.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _MOST_MAPPED = 8
 
 
 class _Piece(NamedTuple):
-    """A piece of this worker's.
+    """A piece of memory of this worker.
 
     Attributes:
         number: Its number, which no other piece of this process has had.
@@ -99,7 +99,7 @@ class CommonMemory:
         process, oldest, file, number, size, offset = _PLACE.unpack(place)
         mapped = self._mapped.setdefault(rank, OrderedDict())
         for other in [each for each in mapped if each < oldest]:
-            del mapped[other]  # It was freed, and would stay in memory for this.
+            del mapped[other]  # Its owner freed it; this mapping would keep it in memory.
         memory = mapped.get(number)
         if memory is None:
             memory = mapped[number] = _map(process, file, size)
@@ -120,18 +120,18 @@ class CommonMemory:
         nonce = np.frombuffer(secrets.token_bytes(_NONCE_BYTES), np.uint8)
         piece = self.allocate(_NONCE_BYTES)
         piece[:] = nonce
-        told = exchange(np.concatenate([nonce, np.frombuffer(self.place(piece), np.uint8)]))
+        messages = exchange(np.concatenate([nonce, np.frombuffer(self.place(piece), np.uint8)]))
         found = np.ones(1, np.uint8)
-        for rank, message in enumerate(told):
+        for rank, message in enumerate(messages):
             theirs, place = message[:_NONCE_BYTES], message[_NONCE_BYTES:].tobytes()
-            # On another host there is another process of that number, or none.
+            # On another host that number is another process, or none.
             seen = np.zeros(0, np.uint8)
             if place != NOWHERE:
                 with contextlib.suppress(OSError, ValueError):
                     seen = self.view(rank, place, piece)
             if not np.array_equal(seen, theirs):
                 found[0] = 0
-        # Nobody's piece is freed before everyone has looked at it.
+        # No piece is freed before all workers have looked at it.
         return all(int(answer[0]) for answer in exchange(found))
 
     def _forget(self, number: int) -> None:
@@ -140,7 +140,7 @@ class CommonMemory:
 
 def _map(process: int, file: int, size: int) -> np.ndarray:
     """Maps the memory of another process, to read it."""
-    # On another host that may be anything, also a FIFO that nobody writes to; opening that waits.
+    # On another host that may be anything, even a FIFO that nobody writes to, whose opening waits.
     flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
     descriptor = os.open(f"/proc/{process}/fd/{file}", flags)
     try:

@@ -9,9 +9,9 @@ and its owner adds last: the order of the additions is always
 and does not depend on timing. Then the owners' sums go around. A chunk is passed on as soon as it
 arrives, so all connections are busy at the same time, and it is added while it is in the
 processor's cache. Small arrays are sent to every worker, which adds them up in the order of the
-workers: half as many rounds. Workers of one host may have memory in common: then nothing is sent
-but where the arrays are, each worker adds up its segment in the same order from the others' memory,
-and copies theirs.
+workers: half as many rounds. Workers of one host may have memory in common: then only the places of
+the arrays are sent, each worker adds up its segment in the same order from the others' memory, and
+copies theirs.
 """
 
 from __future__ import annotations
@@ -24,13 +24,27 @@ import ml_dtypes  # noqa: F401  (gives NumPy the name of bfloat16)
 import numpy as np
 
 from tfdist.collectives.ring import rooted
-from tfdist.collectives.ring.calls import BROADCAST, GATHER, SCATTER, SUM, Call, Calls
-from tfdist.collectives.ring.chunks import CHUNK_BYTES, as_bytes, flat_view, in_chunks, room_for
+from tfdist.collectives.ring.collective import (
+    BROADCAST,
+    GATHER,
+    SCATTER,
+    SUM,
+    Collective,
+    Collectives,
+)
 from tfdist.collectives.ring.connections import Connections
+from tfdist.collectives.ring.failure import EXITED, LOST, RingFailure
 from tfdist.collectives.ring.memory import NOWHERE, CommonMemory
-from tfdist.collectives.ring.stream import Part, Stream
-from tfdist.collectives.ring.verdict import LEFT, LOST, Verdict
-from tfdist.collectives.ring.watch import Neighbour, Watch
+from tfdist.collectives.ring.monitor import Neighbour, RingMonitor
+from tfdist.collectives.ring.stream import (
+    CHUNK_BYTES,
+    Part,
+    Stream,
+    as_bytes,
+    flat_view,
+    in_chunks,
+    room_for,
+)
 from tfdist.collectives.transport_names import narrow_type
 from tfdist.runtime.timeouts import STALL_SECONDS
 
@@ -41,14 +55,15 @@ ALIGNMENT = 64
 
 WARN_SECONDS = 60.0
 
-# What a worker tells the others when it has done its part of a sum.
+# What a worker sends to the others when it has done its part of a sum.
 _DONE = b"\x01"
 
 
 class Ring:
     """One worker's place in a ring.
 
-    All workers make the same calls in the same order. Calls of several threads wait for each other.
+    All workers enter the same collectives in the same order. Those of several threads wait for each
+    other.
 
     Attributes:
         common: The memory that all workers have in common; None if they have none, or before
@@ -60,7 +75,7 @@ class Ring:
         connections: To the neighbours; None where there is one worker only. The ring closes them.
         names: The names of the workers in errors, by rank.
         warn_seconds: The time in one collective after which a warning names the awaited worker.
-        stall_seconds: The time after which a worker that is alive and silent counts as lost.
+        stall_seconds: The time after which a worker that runs but does not respond counts as lost.
     """
 
     def __init__(
@@ -79,13 +94,13 @@ class Ring:
         names = list(names) or [f"worker/{i}" for i in range(size)]
         self._scratch = np.empty(CHUNK_BYTES, np.uint8)
         self._travelling = np.empty(0, np.uint8)  # The values on the wire, if of another type.
-        self._watch: Watch | None = None
+        self._monitor: RingMonitor | None = None
         if connections is None:
             if size != 1:
                 raise ValueError(f"{size} workers and no connections")
             return
         data = (connections.to_next, connections.from_previous)
-        self._watch = Watch(
+        self._monitor = RingMonitor(
             rank,
             names,
             Neighbour((rank + 1) % size, connections.news_next),
@@ -94,7 +109,7 @@ class Ring:
             warn_seconds=warn_seconds,
             stall_seconds=stall_seconds,
         )
-        self._calls = Calls(rank, names, Stream(*data, self._watch), self._watch)
+        self._collectives = Collectives(rank, names, Stream(*data, self._monitor), self._monitor)
 
     def segment(self, count: int, itemsize: int, rank: int) -> slice:
         """Returns the slice of `count` elements of a worker; only the last ones may be shorter."""
@@ -116,7 +131,8 @@ class Ring:
                 on all workers.
 
         Raises:
-            RingError: A worker was lost, or makes another call. The array is undefined then.
+            RingError: A worker was lost, or entered a different collective. The array is undefined
+                then.
         """
         flat = flat_view(array)
         wire = _wire(flat, wire_type)
@@ -125,14 +141,14 @@ class Ring:
         if flat.nbytes * self.size <= SMALL_BYTES:
             self._reduce_small(flat, wire)
             return
-        with self._calls.begin(SUM, flat, wire) as call:
+        with self._collectives.begin(SUM, flat, wire) as call:
             greeted = in_memory and wire is None and self.common is not None
             if self.common is not None and greeted:
                 places = call.exchange(self.common.place(flat), self.rank, self.size)
                 if NOWHERE not in places:
                     self._sum_in_common(flat, places, call)
                     return
-            # The second half begins when it is asked for its first part: the first is over then.
+            # The second half begins when its first part is asked for: the first is over then.
             summing = self._summing(flat, wire, call, greeted=greeted)
             call.run(chain(summing, self._spreading(flat, wire, call)))
 
@@ -163,7 +179,7 @@ class Ring:
         flat = flat_view(array)
         own = self.segment(flat.size, flat.itemsize, self.rank)
         if self.size > 1:
-            with self._calls.begin(SCATTER, flat, None) as call:
+            with self._collectives.begin(SCATTER, flat, None) as call:
                 call.run(self._summing(flat, None, call))
         return flat[own]
 
@@ -183,7 +199,7 @@ class Ring:
         found = [flat] * self.size
         if self.size == 1:
             return found
-        with self._calls.begin(GATHER, flat, None) as call:
+        with self._collectives.begin(GATHER, flat, None) as call:
             call.send(as_bytes(flat))
             for hop in range(1, self.size):
                 count, header = call.read_header(any_count=True)
@@ -205,7 +221,7 @@ class Ring:
         if self.size == 1:
             return
         sends = self.rank != (root - 1) % self.size
-        with self._calls.begin(BROADCAST, flat, None, sends=sends) as call:
+        with self._collectives.begin(BROADCAST, flat, None, sends=sends) as call:
             if self.rank == root:
                 call.send(as_bytes(flat))
                 call.run([])
@@ -230,7 +246,7 @@ class Ring:
         flat = flat_view(array)
         if self.size == 1:
             return [flat]
-        return rooted.gather(self._calls, self.rank, self.size, flat, root)
+        return rooted.gather(self._collectives, self.rank, self.size, flat, root)
 
     def scatter(self, piece: np.ndarray, whole: np.ndarray | None, root: int = 0) -> None:
         """Divides an array of one worker among all.
@@ -245,19 +261,19 @@ class Ring:
         """
         if self.size > 1:
             parts = None if whole is None else flat_view(whole)
-            rooted.scatter(self._calls, self.rank, self.size, flat_view(piece), parts, root)
+            rooted.scatter(self._collectives, self.rank, self.size, flat_view(piece), parts, root)
         elif whole is not None:
             np.copyto(flat_view(piece), flat_view(whole))
 
     def interrupt(self) -> None:
         """Ends the collective that runs, if any, because of a signal; for any thread."""
-        if self._watch is not None:
-            self._watch.interrupt()
+        if self._monitor is not None:
+            self._monitor.interrupt()
 
     def abort(self, reason: str) -> None:
         """Breaks the ring after a failure of this worker: the others' collectives raise at once."""
-        if self._watch is not None:
-            self._watch.break_off(Verdict(LOST, self.rank, reason))
+        if self._monitor is not None:
+            self._monitor.break_off(RingFailure(LOST, self.rank, reason))
 
     def close(self, *, failed: str = "") -> None:
         """Leaves the ring.
@@ -265,13 +281,15 @@ class Ring:
         Args:
             failed: The reason why this worker has failed; "" if it has finished.
         """
-        if self._watch is not None:
-            kind = LOST if failed else LEFT
-            self._watch.close(Verdict(kind, self.rank, failed or "it is done, while others go on"))
+        if self._monitor is not None:
+            kind = LOST if failed else EXITED
+            self._monitor.close(
+                RingFailure(kind, self.rank, failed or "it has finished, while others continue")
+            )
 
     def _reduce_small(self, flat: np.ndarray, wire: Any) -> None:
         """Sums small arrays: every worker receives all of them and adds them up itself."""
-        with self._calls.begin(SUM, flat, wire) as call:
+        with self._collectives.begin(SUM, flat, wire) as call:
             own = flat if wire is None else flat.astype(wire)
             parts = call.exchange(own.tobytes(), self.rank, self.size)
             total = np.frombuffer(parts[0], own.dtype).astype(flat.dtype)
@@ -279,7 +297,7 @@ class Ring:
                 np.add(total, np.frombuffer(parts[rank], own.dtype), out=total)
             flat[:] = total if wire is None else total.astype(wire)
 
-    def _sum_in_common(self, flat: np.ndarray, places: list[bytes], call: Call) -> None:
+    def _sum_in_common(self, flat: np.ndarray, places: list[bytes], call: Collective) -> None:
         """Sums arrays in the memory of all workers; see the module's text for the order."""
         common = self.common
         assert common is not None
@@ -304,7 +322,7 @@ class Ring:
         call.exchange(_DONE, self.rank, self.size)
 
     def _summing(
-        self, flat: np.ndarray, wire: Any, call: Call, *, greeted: bool = False
+        self, flat: np.ndarray, wire: Any, call: Collective, *, greeted: bool = False
     ) -> Iterator[Part]:
         """Returns the parts of the reduce-scatter: segments are summed on the way to owners.
 
@@ -312,7 +330,7 @@ class Ring:
             flat: The array.
             wire: The type on the wire, or None.
             call: The collective.
-            greeted: Whether its header has come already.
+            greeted: Whether its header has been received already.
         """
         self._travelling = room_for(self._travelling, 0 if wire is None else 2 * flat.size)
         moved = flat if wire is None else self._travelling[: 2 * flat.size].view(wire)
@@ -344,7 +362,7 @@ class Ring:
             call.read_header()
         return parts()
 
-    def _spreading(self, flat: np.ndarray, wire: Any, call: Call) -> Iterator[Part]:
+    def _spreading(self, flat: np.ndarray, wire: Any, call: Collective) -> Iterator[Part]:
         """Yields the parts of the all-gather: the owners' sums go around the ring."""
         moved = flat if wire is None else self._travelling[: 2 * flat.size].view(wire)
         per_chunk = CHUNK_BYTES // flat.itemsize

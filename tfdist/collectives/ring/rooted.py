@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import numpy as np
 
-from tfdist.collectives.ring.calls import GATHER_ON_ONE, SCATTER_FROM_ONE, Calls
-from tfdist.collectives.ring.chunks import as_bytes, in_chunks
+from tfdist.collectives.ring.collective import GATHER_ON_ONE, SCATTER_FROM_ONE, Collectives
+from tfdist.collectives.ring.stream import as_bytes, in_chunks
 
 
-def gather(calls: Calls, rank: int, size: int, own: np.ndarray, root: int) -> list[np.ndarray]:
+def gather(
+    collectives: Collectives, rank: int, size: int, own: np.ndarray, root: int
+) -> list[np.ndarray]:
     """Sends this worker's array towards the root; returns all arrays there.
 
     Args:
-        calls: This worker's calls.
+        collectives: This worker's collectives.
         rank: This worker.
         size: The number of workers, two or more.
         own: Its array, of one dimension, of the same type and size on all workers.
@@ -28,7 +30,7 @@ def gather(calls: Calls, rank: int, size: int, own: np.ndarray, root: int) -> li
     is_root = rank == root
     behind = (rank - root - 1) % size  # Workers whose arrays come through this one.
     found = {rank: own}
-    with calls.begin(GATHER_ON_ONE, own, None, sends=not is_root) as call:
+    with collectives.begin(GATHER_ON_ONE, own, None, sends=not is_root) as call:
         if not is_root:
             call.send(as_bytes(own))
         if behind:
@@ -41,12 +43,17 @@ def gather(calls: Calls, rank: int, size: int, own: np.ndarray, root: int) -> li
 
 
 def scatter(
-    calls: Calls, rank: int, size: int, own: np.ndarray, whole: np.ndarray | None, root: int
+    collectives: Collectives,
+    rank: int,
+    size: int,
+    own: np.ndarray,
+    whole: np.ndarray | None,
+    root: int,
 ) -> None:
     """Receives this worker's part, behind those of the workers after it.
 
     Args:
-        calls: This worker's calls.
+        collectives: This worker's collectives.
         rank: This worker.
         size: The number of workers, two or more.
         own: Room for its part, of one dimension, of the same type and size on all workers.
@@ -54,7 +61,7 @@ def scatter(
         root: The worker that has them.
     """
     beyond = (root - rank - 1) % size  # Workers whose parts go through this one.
-    with calls.begin(SCATTER_FROM_ONE, own, None, sends=beyond > 0) as call:
+    with collectives.begin(SCATTER_FROM_ONE, own, None, sends=beyond > 0) as call:
         if whole is not None:
             parts = whole.reshape(size, -1)
             for hop in range(size - 1, 0, -1):

@@ -1,7 +1,8 @@
-"""Sends to the next worker of a ring while receiving from the previous one, in one thread.
+"""Sends arrays, in chunks, to the next worker of a ring while receiving from the previous one.
 
-A second thread for sending would help only where a worker has idle cores: waking it costs more
-than a small message, and on one core a loop over two non-blocking sockets is as fast.
+Both happen in one thread. A second one for sending would help only where a worker has idle cores:
+waking it costs more than a small message, and on one core a loop over two non-blocking sockets is
+as fast.
 """
 
 from __future__ import annotations
@@ -11,7 +12,12 @@ import socket
 from collections import deque
 from collections.abc import Callable, Iterator
 
-from tfdist.collectives.ring.watch import Watch
+import numpy as np
+
+from tfdist.collectives.ring.monitor import RingMonitor
+
+# The unit of sending, passing on and adding.
+CHUNK_BYTES = 1 << 20
 
 # The memory to receive a part in, and what to call once the part is complete.
 Part = tuple[memoryview, Callable[[], None] | None]
@@ -23,11 +29,13 @@ class Stream:
     Args:
         to_next: To the next worker.
         from_previous: From the previous one.
-        watch: Knows why a connection ended.
+        monitor: Knows why a connection ended.
     """
 
-    def __init__(self, to_next: socket.socket, from_previous: socket.socket, watch: Watch) -> None:
-        self._out, self._in, self._watch = to_next, from_previous, watch
+    def __init__(
+        self, to_next: socket.socket, from_previous: socket.socket, monitor: RingMonitor
+    ) -> None:
+        self._out, self._in, self._monitor = to_next, from_previous, monitor
         for connection in (to_next, from_previous):
             connection.setblocking(False)
         self._both, self._only_in, self._only_out = select.poll(), select.poll(), select.poll()
@@ -50,7 +58,7 @@ class Stream:
         Raises:
             RingError: A worker was lost.
         """
-        watch = self._watch
+        monitor = self._monitor
         part = next(incoming, None)
         target, done = part if part is not None else (memoryview(b""), None)
         while part is not None or (finish and outgoing):
@@ -70,7 +78,7 @@ class Stream:
                     part = next(incoming, None)
                     target, done = part if part is not None else (memoryview(b""), None)
             if not moved:
-                watch.waits_for_next = part is None
+                monitor.waits_for_next = part is None
                 self._wait(bool(outgoing), part is not None)
 
     def _wait(self, sends: bool, receives: bool) -> None:
@@ -91,7 +99,7 @@ class Stream:
         except (BlockingIOError, InterruptedError):
             return False
         except OSError as error:
-            raise self._watch.failed(True, error.strerror or str(error)) from None
+            raise self._monitor.failed(True, error.strerror or str(error)) from None
         if count == len(first):
             outgoing.popleft()
         else:
@@ -104,7 +112,41 @@ class Stream:
         except (BlockingIOError, InterruptedError):
             return 0
         except OSError as error:
-            raise self._watch.failed(False, error.strerror or str(error)) from None
+            raise self._monitor.failed(False, error.strerror or str(error)) from None
         if count == 0:
-            raise self._watch.failed(False, "it closed the connection")
+            raise self._monitor.failed(False, "it closed the connection")
         return count
+
+
+def flat_view(array: np.ndarray) -> np.ndarray:
+    """Returns the array in one dimension, sharing its memory.
+
+    Raises:
+        ValueError: It is not contiguous.
+    """
+    if not array.flags.c_contiguous:
+        raise ValueError("the array is not contiguous")
+    return array.reshape(-1)
+
+
+def as_bytes(array: np.ndarray) -> memoryview:
+    """Returns the memory of an array of one dimension."""
+    return array.view(np.uint8).data
+
+
+def room_for(memory: np.ndarray, size: int) -> np.ndarray:
+    """Returns `memory` if it has at least `size` bytes, else new memory."""
+    return memory if memory.nbytes >= size else np.empty(size, np.uint8)
+
+
+def in_chunks(piece: np.ndarray, then: Callable[[memoryview], None] | None) -> Iterator[Part]:
+    """Yields the chunks to receive an array in, each with its action."""
+    data = as_bytes(piece)
+    for start in range(0, len(data), CHUNK_BYTES):
+        chunk = data[start : start + CHUNK_BYTES]
+
+        def done(chunk: memoryview = chunk) -> None:
+            if then is not None:
+                then(chunk)
+
+        yield chunk, done

@@ -5,7 +5,7 @@ the sums out of it without copying (see `buffers`). Calls of one graph are tied 
 dependencies, so that every worker makes them in the order in which they were traced.
 
 Over connections, gradients are summed in buckets, in the order in which a backward pass gives them.
-Where that saves time, a bucket is sent while the backward pass goes on; the sums are the same.
+Where that saves time, a bucket is sent while the backward pass continues; the sums are the same.
 """
 
 from __future__ import annotations
@@ -18,24 +18,26 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
+from typing_extensions import override
 
 from tfdist.collectives.ring.background import Background
 from tfdist.collectives.ring.buffers import Buffers
 from tfdist.collectives.ring.ring import ALIGNMENT, Ring
+from tfdist.collectives.transport import Transport
 from tfdist.collectives.transport_names import BUCKET_BYTES
 from tfdist.errors import ConfigError
 
 _Arrays = list[np.ndarray]
 
 
-class RingTransport:
+class RingTransport(Transport):
     """Sums and gathers over workers with one replica each, on their CPUs.
 
     Args:
         ring: This worker's place among them.
         wire_type: bfloat16 or float16, to send float32 gradients in; None for float32.
         in_memory: Whether sums are made in memory that the workers have in common.
-        overlaps: Whether gradients are sent while the backward pass goes on.
+        overlaps: Whether gradients are sent while the backward pass continues.
     """
 
     loops = True
@@ -60,18 +62,19 @@ class RingTransport:
         self._tickets = itertools.count(1)
         self._latest: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
 
+    @override
     def sum(self, values: Sequence[Any]) -> list[Any]:
-        """Sums tensors of the same shapes on every replica, exactly in their own type."""
         return self._same_shapes(lambda *arrays: self._add_up(arrays, None), values)
 
+    @override
     def sum_small(self, values: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        """Sums many small tensors of static shapes, in one collective per data type."""
         return self.sum(values)
 
+    @override
     def sum_gradients(self, gradients: Sequence[Any]) -> list[Any]:
-        """Sums dense gradients, in one collective per data type; concatenates sparse ones."""
         return self.sum_step([], gradients)[1]
 
+    @override
     def sum_step(
         self, values: Sequence[tf.Tensor], gradients: Sequence[Any]
     ) -> tuple[list[tf.Tensor], list[Any]]:
@@ -111,7 +114,7 @@ class RingTransport:
     def _overlapped(
         self, values: list[tf.Tensor], buckets: list[list[tf.Tensor]]
     ) -> tuple[list[tf.Tensor], list[list[tf.Tensor]]]:
-        """Begins to sum each bucket when it is there, and waits when all have begun."""
+        """Begins to sum each bucket when its gradients are computed; waits when all have begun."""
         groups = [*buckets, values]
         begun = []
         for number, group in enumerate(groups):
@@ -143,8 +146,8 @@ class RingTransport:
             room -= size
         return buckets
 
+    @override
     def gather(self, structure: Any) -> Any:
-        """Concatenates tensors along their first axis, in the replicas' order."""
         leaves = tf.nest.flatten(structure)
         present = [i for i, leaf in enumerate(leaves) if leaf is not None]
         values = [tf.convert_to_tensor(leaves[i]) for i in present]
@@ -160,8 +163,8 @@ class RingTransport:
             leaves[i] = value
         return tf.nest.pack_sequence_as(structure, leaves)
 
+    @override
     def broadcast(self, values: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        """Sends the first replica's tensors to every replica; the shapes are the same on all."""
         return self._same_shapes(self._spread, values)
 
     def _same_shapes(self, function: Callable[..., _Arrays], values: Sequence[Any]) -> list[Any]:
@@ -235,7 +238,7 @@ class RingTransport:
         return views, reduce
 
     def _in_order(self, function: Callable[[], Any]) -> Any:
-        """Calls a function after all that have begun."""
+        """Collectives a function after all that have begun."""
         return (
             function() if self._background is None else self._background.submit(function).result()
         )

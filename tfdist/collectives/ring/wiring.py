@@ -33,7 +33,7 @@ def ring_of(strategy: tf.distribute.Strategy, group: ProcessGroup) -> tuple[Ring
         group: Those workers.
 
     Returns:
-        The ring, or None, and the reason why there is none, else "".
+        The ring and "", or None and the reason why there is none.
 
     Raises:
         ConfigError: TFDIST_RING_PORT or TFDIST_STALL is malformed.
@@ -53,7 +53,7 @@ def neighbours(
         group: Those workers.
 
     Returns:
-        The connections, or None on all workers, and the reason why there are none, else "".
+        The connections and "", or None on all workers and the reason why there are none.
 
     Raises:
         ConfigError: TFDIST_RING_PORT is malformed.
@@ -69,7 +69,7 @@ def neighbours(
     ports = group.exchange(0 if listener is None else listener.getsockname()[1])
     # Every worker draws a secret; the chief's is used.
     secret = group.broadcast(secrets.token_bytes(_SECRET_BYTES))
-    # The broadcast crosses the network in the clear; a secret of the job's does not.
+    # The broadcast crosses the network in the clear; the job's secret does not.
     secret = hmac.digest(job_secret() or b"-", secret, "sha256")
     connections: Connections | None = None
     following = (rank + 1) % size

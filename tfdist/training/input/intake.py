@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdist.collectives.own_variable import own_variable
+from tfdist.collectives.layout import own_variable
 
 # Below this share of the time, or in less time, waiting is not worth a line.
 _SHARE = 0.2

@@ -16,7 +16,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tfdist.collectives.own_variable import own_variable
+from tfdist.collectives.layout import own_variable
 from tfdist.collectives.peer_errors import is_loss, lost_ps
 from tfdist.collectives.transport import SingleReplica
 from tfdist.strategy.beats import awaiting_workers

@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tfdist.collectives.layout import ReplicaLayout
-from tfdist.collectives.own_variable import own_variable
+from tfdist.collectives.layout import ReplicaLayout, own_variable
 from tfdist.collectives.transport import Transport
 from tfdist.training.input.batch import loosen
 from tfdist.training.input.feed import Epoch

@@ -13,7 +13,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfdist.collectives.own_variable import own_variable
+from tfdist.collectives.layout import own_variable
 from tfdist.errors import ConfigError
 from tfdist.strategy.kinds import public_name
 from tfdist.training.model.inspection import flat_metrics, overrides

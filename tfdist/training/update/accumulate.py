@@ -8,8 +8,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfdist.collectives.layout import ReplicaLayout
-from tfdist.collectives.own_variable import own_variable
+from tfdist.collectives.layout import ReplicaLayout, own_variable
 from tfdist.collectives.replica_context import real_context
 from tfdist.collectives.transport import Transport
 from tfdist.strategy.kinds import kind_of

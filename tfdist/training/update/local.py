@@ -15,7 +15,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfdist.collectives.own_variable import own_variable
+from tfdist.collectives.layout import own_variable
 from tfdist.collectives.transport import Transport
 from tfdist.training.step.gradients import divide_if_any
 from tfdist.training.step.reduction import Reduced

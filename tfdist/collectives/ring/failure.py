@@ -5,16 +5,16 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-# Marks the text of a ring's error, which TensorFlow may wrap in an error of its own.
+# Marks the text of a ring's error, which TensorFlow may wrap in one of its errors.
 MARK = "tfdist ring: "
 LOST = "lost"
-APART = "apart"
-LEFT = "left"
+MISMATCH = "mismatch"
+EXITED = "exited"
 INTERRUPTED = "interrupted"
-_KINDS = (LOST, APART, LEFT, INTERRUPTED)
+_KINDS = (LOST, MISMATCH, EXITED, INTERRUPTED)
 
 _LONGEST = 300
-_LINE = re.compile(rb"verdict (\w+) (\d{1,6}) ([ -~]*)")
+_LINE = re.compile(rb"failure (\w+) (\d{1,6}) ([ -~]*)")
 _TEXT = re.compile(rf"{re.escape(MARK)}(\w+) (\S+) \(([^\n]*)\)")
 
 
@@ -23,12 +23,13 @@ class RingError(Exception):
 
 
 @dataclass(frozen=True)
-class Verdict:
+class RingFailure:
     """The reason why a ring is broken.
 
     Attributes:
-        kind: `LOST` (a worker died or is silent), `APART` (two workers made different calls),
-            `LEFT` (a worker has finished while others have not) or `INTERRUPTED` (by Ctrl-C).
+        kind: `LOST` (a worker died or does not respond), `MISMATCH` (two workers made different
+            calls), `EXITED` (a worker has finished while others have not) or `INTERRUPTED` (by
+            Ctrl-C).
         rank: The worker that caused it.
         reason: A description in a few words.
     """
@@ -39,7 +40,7 @@ class Verdict:
 
     def encode(self) -> bytes:
         """Returns the line to send to a neighbour, without its line end."""
-        return f"verdict {self.kind} {self.rank} {_plain(self.reason)}".encode()
+        return f"failure {self.kind} {self.rank} {_plain(self.reason)}".encode()
 
     def error(self, name: str) -> RingError:
         """Returns the error to raise.
@@ -50,8 +51,8 @@ class Verdict:
         return RingError(f"{MARK}{self.kind} {name} ({_plain(self.reason)})")
 
 
-def decode(line: bytes, size: int) -> Verdict | None:
-    """Reads a line of `Verdict.encode`; None if it is malformed or names no worker of the ring.
+def decode(line: bytes, size: int) -> RingFailure | None:
+    """Reads a line of `RingFailure.encode`; None if it is malformed, or no worker has its rank.
 
     Args:
         line: The line, without its line end.
@@ -63,14 +64,14 @@ def decode(line: bytes, size: int) -> Verdict | None:
     kind, rank = found[1].decode(), int(found[2])
     if kind not in _KINDS or rank >= size:
         return None
-    return Verdict(kind, rank, found[3].decode())
+    return RingFailure(kind, rank, found[3].decode())
 
 
 def parse(text: str) -> tuple[str, str, str] | None:
     """Finds the text of a `RingError` within the text of another error.
 
     Returns:
-        Kind, name of the worker and reason; None where there is none.
+        Kind, name of the worker and reason; None if the error is not the ring's.
     """
     found = _TEXT.search(text)
     return None if found is None else (found[1], found[2], found[3])

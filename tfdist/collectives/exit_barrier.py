@@ -1,4 +1,4 @@
-"""Makes all workers of a job end together, with a barrier.
+"""Makes all workers of a job exit together, with a barrier.
 
 TensorFlow treats a worker that has ended as lost and raises an error on the others ("The tasks
 have crashed"), which may still be saving or evaluating the model.
@@ -20,10 +20,10 @@ _PATIENCE = 3600.0
 _registered = False
 
 
-def leave_together(group: ProcessGroup) -> None:
+def add_exit_barrier(group: ProcessGroup) -> None:
     """Makes this process, when it ends without an error, wait for the other workers to end.
 
-    If one of them is lost meanwhile, it ends with code 138, so that all are started again.
+    If one of them is lost meanwhile, it exits with code 138, so that all are started again.
 
     Args:
         group: The processes that train.
@@ -39,7 +39,7 @@ def leave_together(group: ProcessGroup) -> None:
 
 
 def _wait_for_others(group: ProcessGroup) -> None:
-    # A worker that fails must not wait: its end shows the others that it failed.
+    # A worker that fails must not wait: the others see by its end that it failed.
     if not shutdown.ends_well():
         return
     try:
@@ -49,5 +49,5 @@ def _wait_for_others(group: ProcessGroup) -> None:
         if found is None:
             raise
         print(f"tfdist: {found}", file=sys.stderr)
-        # TensorFlow's shutdown would wait for the one that is lost.
+        # TensorFlow's shutdown would wait for the lost one.
         excepthook.end_without_shutdown(found)

@@ -2,9 +2,9 @@
 
 Each pair of neighbours has a second connection, for news. A thread reads both of this worker's
 news connections all the time, also while the worker computes: when one closes, that neighbour has
-ended. The thread passes on what it learns to the other side before it closes its own, so that every
-worker names the one that was lost first, not the one that passed it on. Then it shuts down the data
-connections, which wakes a thread that waits in a collective.
+ended. The thread forwards what it learns to the other side before it closes its own connections, so
+that every worker names the one that was lost first, not the one that forwarded the report. Then it
+shuts down the data connections, which wakes a thread that waits in a collective.
 """
 
 from __future__ import annotations
@@ -17,7 +17,14 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from tfdist.collectives.ring.verdict import INTERRUPTED, LEFT, LOST, RingError, Verdict, decode
+from tfdist.collectives.ring.failure import (
+    EXITED,
+    INTERRUPTED,
+    LOST,
+    RingError,
+    RingFailure,
+    decode,
+)
 from tfdist.runtime.heartbeat import record_waiting
 from tfdist.runtime.log import LOGGER
 
@@ -36,7 +43,7 @@ class Neighbour:
         rank: The worker on that side.
         news: The connection for news.
         waits: The number of the latest collective in which it reported that it waits.
-        ended: The reason it gave when it left the ring; "" while it has not left.
+        ended: The reason it gave when it left the ring; "" until then.
     """
 
     rank: int
@@ -46,7 +53,7 @@ class Neighbour:
     partial: bytes = field(default=b"", repr=False)
 
 
-class Watch:
+class RingMonitor:
     """Runs the thread, and holds the state of the ring.
 
     Args:
@@ -56,7 +63,7 @@ class Watch:
         previous: The previous worker.
         data: The connections to shut down when the ring breaks.
         warn_seconds: The time in one collective after which a warning names the awaited worker.
-        stall_seconds: The time after which a worker that is alive and silent counts as lost.
+        stall_seconds: The time after which a worker that runs but does not respond counts as lost.
     """
 
     def __init__(
@@ -70,7 +77,7 @@ class Watch:
         warn_seconds: float,
         stall_seconds: float,
     ) -> None:
-        self.verdict: Verdict | None = None
+        self.failure: RingFailure | None = None
         self.closed = False
         # The current collective: its number, its start, and whether it waits for the next worker
         # to receive, else for the previous one to send.
@@ -83,7 +90,7 @@ class Watch:
         self._data = data
         self._warn_seconds = warn_seconds
         self._stall_seconds = stall_seconds
-        self._warned = self._told = -1
+        self._warned = self._reported = -1
         self._records_waiting = False
         self._lock = threading.Lock()
         self._known = threading.Event()
@@ -95,8 +102,8 @@ class Watch:
 
     def error(self) -> RingError:
         """Returns the error with the reason why the ring is broken; call it only where it is."""
-        verdict = self.verdict or Verdict(LEFT, self._rank, "the ring is closed here")
-        return verdict.error(self._names[verdict.rank])
+        failure = self.failure or RingFailure(EXITED, self._rank, "the ring is closed here")
+        return failure.error(self._names[failure.rank])
 
     def failed(self, following: bool, reason: str) -> RingError:
         """Returns the error for a data connection that ended, once the reason is known.
@@ -108,18 +115,18 @@ class Watch:
         if not self._known.wait(_PATIENCE):
             side = self._sides[0 if following else 1]
             if side.ended:
-                self.break_off(Verdict(LEFT, side.rank, side.ended))
+                self.break_off(RingFailure(EXITED, side.rank, side.ended))
             else:
-                self.break_off(Verdict(LOST, side.rank, reason))
+                self.break_off(RingFailure(LOST, side.rank, reason))
         return self.error()
 
-    def break_off(self, verdict: Verdict) -> None:
+    def break_off(self, failure: RingFailure) -> None:
         """Breaks the ring, unless it is broken already, and sends both neighbours the reason."""
         with self._lock:
-            if self.verdict is not None or self.closed:
+            if self.failure is not None or self.closed:
                 return
-            self.verdict = verdict
-            self._tell(verdict.encode())
+            self.failure = failure
+            self._report(failure.encode())
         self._known.set()
         self._shut(self._data)
         self._wake_up()
@@ -127,16 +134,16 @@ class Watch:
     def interrupt(self) -> None:
         """Breaks the ring if a collective runs, as the main thread has to handle a signal."""
         if self.since is not None:
-            self.break_off(Verdict(INTERRUPTED, self._rank, "by a signal"))
+            self.break_off(RingFailure(INTERRUPTED, self._rank, "by a signal"))
 
-    def close(self, news: Verdict) -> None:
+    def close(self, news: RingFailure) -> None:
         """Leaves the ring and sends the neighbours the reason; ends a collective that runs."""
         with self._lock:
             if self.closed:
                 return
             self.closed = True
-            if self.verdict is None:
-                self._tell(news.encode())
+            if self.failure is None:
+                self._report(news.encode())
         self._known.set()
         if self.since is not None:
             self._shut(self._data)
@@ -151,14 +158,14 @@ class Watch:
     # The functions below run in the thread.
 
     def _run(self) -> None:
-        while not self.closed and self.verdict is None:
+        while not self.closed and self.failure is None:
             open_ones = [side for side in self._sides if not side.ended]
             descriptors = [side.news.fileno() for side in open_ones]
             ready = _readable([self._woken.fileno(), *descriptors], _TICK)
             for side in open_ones:
                 if side.news.fileno() in ready:
                     self._read(side)
-            self._look_at_age()
+            self._check_age()
         self._record_waiting(False)
 
     def _read(self, side: Neighbour) -> None:
@@ -167,50 +174,50 @@ class Watch:
         except BlockingIOError:
             return
         except OSError as error:
-            self.break_off(Verdict(LOST, side.rank, error.strerror or str(error)))
+            self.break_off(RingFailure(LOST, side.rank, error.strerror or str(error)))
             return
         if not data:
-            self.break_off(Verdict(LOST, side.rank, "it closed the connection"))
+            self.break_off(RingFailure(LOST, side.rank, "it closed the connection"))
             return
         *lines, side.partial = (side.partial + data)[-_LONGEST_LINE:].split(b"\n")
         for line in lines:
-            self._take(side, line)
+            self._handle(side, line)
 
-    def _take(self, side: Neighbour, line: bytes) -> None:
+    def _handle(self, side: Neighbour, line: bytes) -> None:
         word, _, rest = line.partition(b" ")
         if word == b"waiting" and rest.isdigit():
             side.waits = int(rest)
             return
-        verdict = decode(line, len(self._names))
-        if verdict is None:
+        failure = decode(line, len(self._names))
+        if failure is None:
             return
-        if verdict.kind == LEFT and verdict.rank == side.rank:
+        if failure.kind == EXITED and failure.rank == side.rank:
             # Data that it sent before may still be needed; a read of more will fail.
-            side.ended = verdict.reason
+            side.ended = failure.reason
         else:
-            self.break_off(verdict)
+            self.break_off(failure)
 
-    def _look_at_age(self) -> None:
+    def _check_age(self) -> None:
         since, number = self.since, self.number
         age = 0.0 if since is None else time.monotonic() - since
         waits = age >= _TICK / 2
         self._record_waiting(waits)
         if not waits:
             return
-        if self._told != number:
-            self._told = number
+        if self._reported != number:
+            self._reported = number
             with self._lock:
-                self._tell(b"waiting %d" % number)
+                self._report(b"waiting %d" % number)
         side = self._sides[0 if self.waits_for_next else 1]
         name, waits_too = self._names[side.rank], side.waits >= number
         if age > self._warn_seconds and self._warned != number:
             self._warned = number
-            more = ", which waits for another" if waits_too else ", which is not in this call"
-            LOGGER.warning("%s: has waited %.0f s for %s%s", self._own, age, name, more)
+            state = "waits for another" if waits_too else "has not entered this collective"
+            LOGGER.warning("%s: has waited %.0f s for %s, which %s", self._own, age, name, state)
         # A neighbour that waits too knows the cause better: it gets the time to report it.
         if age > self._stall_seconds * (2 if waits_too else 1):
-            reason = f"alive, and silent for {age:.0f} s"
-            self.break_off(Verdict(LOST, side.rank, reason))
+            reason = f"it is running but has not responded for {age:.0f} s"
+            self.break_off(RingFailure(LOST, side.rank, reason))
 
     def _record_waiting(self, waits: bool) -> None:
         if waits != self._records_waiting:
@@ -221,7 +228,7 @@ class Watch:
     def _own(self) -> str:
         return self._names[self._rank]
 
-    def _tell(self, line: bytes) -> None:
+    def _report(self, line: bytes) -> None:
         for side in self._sides:
             with contextlib.suppress(OSError):
                 side.news.send(line + b"\n")

@@ -6,7 +6,7 @@ import pytest
 
 import tfdist
 from tests.collectives.workers import run_workers
-from tfdist.collectives.leaving import leave_together
+from tfdist.collectives.exit_barrier import add_exit_barrier
 from tfdist.collectives.process_group import ProcessGroup
 from tfdist.runtime import shutdown
 
@@ -69,4 +69,4 @@ def test_a_worker_that_fails_waits_for_nobody(tmp_path):
 
 def test_a_process_on_its_own_has_nobody_to_wait_for(devices, monkeypatch):
     monkeypatch.setattr(shutdown, "at_exit", lambda *given, **more: pytest.fail(f"{given}"))
-    leave_together(ProcessGroup(tfdist.mirrored_strategy(devices[:2])))
+    add_exit_barrier(ProcessGroup(tfdist.mirrored_strategy(devices[:2])))

@@ -1,7 +1,7 @@
-"""Runs the collectives of a ring one at a time, and checks that all workers make the same.
+"""Runs the collectives of a ring one at a time, and checks that all workers enter the same ones.
 
-Every message begins with a header that identifies its collective, so that a worker that makes
-another call is detected before its data is used.
+Every message begins with a header that identifies its collective, so that a worker that entered a
+different one is detected before its data is used.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from typing import Any
 
 import numpy as np
 
+from tfdist.collectives.ring.failure import LOST, MISMATCH, RingError, RingFailure
+from tfdist.collectives.ring.monitor import RingMonitor
 from tfdist.collectives.ring.stream import Part, Stream
-from tfdist.collectives.ring.verdict import APART, LOST, RingError, Verdict
-from tfdist.collectives.ring.watch import Watch
 
-# Number of the call, kind, type of the array, type on the wire, elements.
+# Number of the collective, kind, type of the array, type on the wire, elements.
 HEADER = struct.Struct("<IBBHQ")
 SUM, SCATTER, GATHER, BROADCAST, GATHER_ON_ONE, SCATTER_FROM_ONE = range(1, 7)
 _VERBS = {
@@ -39,26 +39,28 @@ _TYPES = (
 _TOGETHER = 64 << 10
 
 
-class Calls:
+class Collectives:
     """The collectives of one worker; one begins when the one before it has ended.
 
     Args:
         rank: This worker.
         names: The names of the workers, by rank.
         stream: The connections for data.
-        watch: Knows whether the ring is broken, and why.
+        monitor: Knows whether the ring is broken, and why.
     """
 
-    def __init__(self, rank: int, names: Sequence[str], stream: Stream, watch: Watch) -> None:
+    def __init__(
+        self, rank: int, names: Sequence[str], stream: Stream, monitor: RingMonitor
+    ) -> None:
         self._rank, self._names = rank, names
-        self._stream, self._watch = stream, watch
+        self._stream, self._monitor = stream, monitor
         self._lock = threading.Lock()
         self._number = 0
 
     @contextlib.contextmanager
     def begin(
         self, kind: int, array: np.ndarray, wire: np.dtype[Any] | None, *, sends: bool = True
-    ) -> Iterator[Call]:
+    ) -> Iterator[Collective]:
         """Begins a collective, which has the connections to itself within the block.
 
         Args:
@@ -72,40 +74,40 @@ class Calls:
         """
         # A sum that overflows is infinite, as everywhere in training: no warning.
         with self._lock, np.errstate(over="ignore", invalid="ignore"):
-            watch = self._watch
-            if watch.verdict is not None or watch.closed:
-                raise watch.error()
-            watch.number = self._number = (self._number + 1) & 0xFFFFFFFF
-            watch.since = time.monotonic()
+            monitor = self._monitor
+            if monitor.failure is not None or monitor.closed:
+                raise monitor.error()
+            monitor.number = self._number = (self._number + 1) & 0xFFFFFFFF
+            monitor.since = time.monotonic()
             try:
                 what = (kind, _type_number(array.dtype), _type_number(wire), array.size)
-                yield Call(self._stream, (self._number, *what), self._apart, sends)
+                yield Collective(self._stream, (self._number, *what), self._mismatch, sends)
             except RingError:
                 raise
             except BaseException as error:
-                # The connections are in the middle of a message: no further call can use them.
+                # The connections are in the middle of a message, so nothing else can be sent.
                 reason = f"{type(error).__name__}: {error}"
-                watch.break_off(Verdict(LOST, self._rank, reason))
+                monitor.break_off(RingFailure(LOST, self._rank, reason))
                 raise
             finally:
-                watch.since = None
+                monitor.since = None
 
-    def _apart(self, theirs: Sequence[int], own: Sequence[int]) -> RingError:
-        """Breaks the ring because the previous worker makes another call; returns the error."""
+    def _mismatch(self, theirs: Sequence[int], own: Sequence[int]) -> RingError:
+        """Breaks the ring as the previous worker entered a different one; returns the error."""
         previous = (self._rank - 1) % len(self._names)
         reason = (
             f"{self._names[previous]} {_describe(theirs)}, "
             f"and {self._names[self._rank]} {_describe(own)}"
         )
-        self._watch.break_off(Verdict(APART, previous, reason))
-        return self._watch.error()
+        self._monitor.break_off(RingFailure(MISMATCH, previous, reason))
+        return self._monitor.error()
 
 
-class Call:
+class Collective:
     """Sends and receives the messages of one collective."""
 
-    def __init__(self, stream: Stream, what: tuple[int, ...], apart: Any, sends: bool) -> None:
-        self._stream, self._what, self._apart = stream, what, apart
+    def __init__(self, stream: Stream, what: tuple[int, ...], mismatch: Any, sends: bool) -> None:
+        self._stream, self._what, self._mismatch = stream, what, mismatch
         self._header = memoryview(HEADER.pack(*what))
         self._outgoing = deque([self._header] if sends else [])
 
@@ -159,12 +161,12 @@ class Call:
             any_count: Whether it may differ from this worker's.
 
         Raises:
-            RingError: The message is of another call.
+            RingError: The message is of a different collective.
         """
         theirs = HEADER.unpack_from(message)
         compared = len(theirs) - any_count
         if theirs[:compared] != self._what[:compared]:
-            raise self._apart(theirs, self._what)
+            raise self._mismatch(theirs, self._what)
         return int(theirs[-1])
 
 
@@ -172,7 +174,7 @@ def _describe(what: Sequence[int]) -> str:
     number, kind, dtype, wire, count = what
     name = _TYPES[dtype] if 0 < dtype < len(_TYPES) else "values"
     over = f" as {_TYPES[wire]}" if 0 < wire < len(_TYPES) else ""
-    return f"{_VERBS.get(kind, 'makes')} {count} {name}{over} in call {number}"
+    return f"{_VERBS.get(kind, 'exchanges')} {count} {name}{over} in collective {number}"
 
 
 def _type_number(dtype: np.dtype[Any] | None) -> int:
