@@ -21,7 +21,7 @@ from tfdist.validation import quote, reject
 
 @dataclass(frozen=True)
 class _Flag:
-    """A flag for what a values file says too.
+    """A flag for what a values file may hold too.
 
     Attributes:
         group: Where help lists it.
@@ -84,7 +84,7 @@ _FLAGS = {
         _JOB, "ttlSecondsAfterFinished", "S", "seconds after which an ended job is deleted", count
     ),
     "runtime": _Flag(
-        _JOB, "runtime", "NAME", "ClusterTrainingRuntime of a trainjob (one of its own)"
+        _JOB, "runtime", "NAME", "ClusterTrainingRuntime of a trainjob (its own runtime)"
     ),
     "env": _Flag(_PODS, "env", "K=V", "variable of every task", _pair, dict),
     "env-from": _Flag(
@@ -108,7 +108,7 @@ _FLAGS = {
     ),
     "gpu-resource": _Flag(_NODES, "gpuResource", "NAME", "resource of a GPU (nvidia.com/gpu)"),
     "shared-memory": _Flag(
-        _PODS, "sharedMemory", "SIZE", "size of /dev/shm (64M; 1Gi beside several GPUs)"
+        _PODS, "sharedMemory", "SIZE", "size of /dev/shm (64M; 1Gi with several GPUs)"
     ),
     "node-selector": _Flag(_NODES, "nodeSelector", "K=V", "label of nodes to run on", _pair, dict),
     "toleration": _Flag(
@@ -173,9 +173,9 @@ def _settings(args: Namespace) -> Settings:
 
 
 def _check_strategy(workload: Workload) -> None:
-    """Rejects a strategy, named to `tfdist train`, that the job's tasks do not fit."""
+    """Rejects a strategy given to `tfdist train` that does not fit the job's tasks."""
     if not {"tfdist", "train"} <= {posixpath.basename(word) for word in workload.command}:
-        return  # What a program of the user's calls so is its own.
+        return  # A user's own program may give the word another meaning.
     words = [part for word in workload.command for part in word.split("=", 1)]
     after = [name for flag, name in zip(words, words[1:], strict=False) if flag == "--strategy"]
     strategy = kinds.BY_NAME.get(after[-1]) if after else None
@@ -225,7 +225,7 @@ def _parser(kind: str) -> Parser:
             metavar=flag.metavar,
             help=flag.help + (", repeatable" if flag.gather else ""),
         )
-    add = parser.add_argument_group("files that say these and more").add_argument
+    add = parser.add_argument_group("files with these and more").add_argument
     add("--values", metavar="FILE", help="YAML with these and more; flags count before it")
     help = "YAML with metadata and spec that are merged into every pod by name, repeatable"
     add("--patch", metavar="FILE", action="append", default=[], help=help)

@@ -18,15 +18,15 @@ def main(argv: list[str]) -> int:
     """Writes the batch script that the arguments describe.
 
     Raises:
-        ConfigError: An argument is malformed or missing, or at odds with another.
+        ConfigError: An argument is malformed or missing, or contradicts another.
     """
     args, command = _parser().parse_with_command(argv)
     job = SlurmJob(command=command or [], **vars(args))
     script = sbatch(job)
     if job.time is None and not any(option.startswith(("--time", "-t")) for option in job.options):
         print(
-            "tfdist: render(--time): not given; the partition's limit holds, and where it has none "
-            f"the save {job.grace} seconds before it never comes; give one, such as 1-00:00:00",
+            "tfdist: render(--time): not given; the partition's limit holds, and without one no "
+            f"signal to save is sent {job.grace} seconds before it; give one, such as 1-00:00:00",
             file=sys.stderr,
         )
     # The first line of a script has to be its interpreter.
@@ -74,9 +74,9 @@ def _parser() -> Parser:
     help = "run the tasks in a container of --image"
     add("--container", choices=CONTAINERS, help=help)
     add("--image", help="image of the container, with tfdist in it")
-    help = "a directory for the container, beside the job's own (repeatable)"
+    help = "a directory for the container, in addition to the job's own (repeatable)"
     add("--mount", dest="mounts", action="append", default=[], metavar="/FROM:/TO", help=help)
-    help = "copy FROM to each node's disk first, unless TO is there (repeatable)"
+    help = "copy FROM to each node's disk first, unless TO already exists (repeatable)"
     add("--stage", action="append", type=_pair, default=[], metavar="/FROM:/TO", help=help)
     help = "end of the hosts' names on the network to use, such as --host-suffix=-ib0"
     add("--host-suffix", metavar="SUFFIX", help=help)

@@ -44,7 +44,7 @@ _COMMENTS = {
     ),
     ("podFailurePolicy",): (
         "For good: the user's code raised (1), the configuration is wrong (2), the command is\n"
-        "missing (126, 127). A pod that was evicted, or was told to stop and has saved (143), is\n"
+        "missing (126, 127). A pod that was evicted, or was stopped and has saved (143), is\n"
         "replaced. After anything else, such as a lost peer (138), backoffLimit and the JobSet's\n"
         "failurePolicy limit how often to start again."
     ),

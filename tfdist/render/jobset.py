@@ -2,7 +2,7 @@
 
 With parameter servers there is a chief, which coordinates, and workers are replaced one at a time.
 Without, all tasks are workers and start again together. A JobSet acts on tfdist's exit codes: 1 and
-2 end the job, 128 and above (a peer was lost, the pod was told to stop) start it again.
+2 end the job, 128 and above (a peer was lost, the pod was stopped) start it again.
 """
 
 from __future__ import annotations

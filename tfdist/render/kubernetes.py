@@ -13,7 +13,7 @@ from tfdist.render.trainjob import cluster_runtime, trainjob
 from tfdist.render.workload import Workload
 from tfdist.validation import quote, reject
 
-# Where a pod finds the name of its job. A TrainJob makes a JobSet of its own name.
+# The label with the name of a pod's job. A TrainJob makes a JobSet of the same name.
 _TFJOB = "training.kubeflow.org/job-name"
 _JOBSET = "jobset.sigs.k8s.io/jobset-name"
 

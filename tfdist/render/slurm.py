@@ -18,13 +18,13 @@ from tfdist.render.workload import MAX_RESTARTS
 
 # Added by `tfdist task` to the code of a command that failed for good.
 LIFT = 200
-# What `tfdist task` ends with where its command was told to stop: below all that failed.
+# The exit code of `tfdist task` if its command was stopped by a signal: below all failures.
 STOPPED = 128
 
 # 64 hexadecimal digits.
 _DRAWN = "$(od -An -vtx1 -N32 /dev/urandom | tr -d ' \\n')"
-# Copied beside its place and moved there, so that nobody ever sees half of it. Where the place is
-# not the node's own after all, the nodes copy beside each other, and the first one moves.
+# Copied next to its place and moved there, so that nobody ever sees half of it. If the nodes share
+# the place after all, each makes its own copy, and the first one moves.
 _STAGE = """
 stage='
     set -e
@@ -36,18 +36,18 @@ stage='
     mv -T "$part" "$2" || { rm -rf "$part"; [ -e "$2" ]; }
 '
 """.strip()
-# What is left of the time to save in, to put the job back in the queue.
+# The share of the time to save in that is left to put the job back in the queue.
 _REQUEUE_SHARE = 6
 
 
 def sbatch(job: SlurmJob) -> str:
     """Returns the batch script of a job.
 
-    Without other tasks beside them, so many workers a node; else wherever there are free CPUs, or,
-    with GPUs, as a heterogeneous job, whose first part is for the other tasks, and has none.
+    Workers alone have a fixed number on each node. With other tasks they run wherever CPUs are free
+    or, with GPUs, as a heterogeneous job, whose first part is for the other tasks, without GPUs.
     """
     lines = ["#!/bin/bash", *(f"#SBATCH {option}" for option in _options(job)), ""]
-    if job.beside:
+    if job.other_tasks:
         roles = ",".join(f"{role}:{count}" for role, count in job.tasks.items())
         lines.append(f"export TFDIST_ROLES={roles}")
     if job.host_suffix:
@@ -77,10 +77,10 @@ def _options(job: SlurmJob) -> list[str]:
     if job.is_heterogeneous:
         # All parts have to ask for memory in the same way.
         parts = [
-            [f"--ntasks={sum(job.beside.values())}", per_cpu],
+            [f"--ntasks={sum(job.other_tasks.values())}", per_cpu],
             [f"--ntasks={job.workers}", *apart, per_cpu],
         ]
-    elif job.beside:
+    elif job.other_tasks:
         # Memory is for each node, and these tasks may share one with a worker.
         parts = [[f"--ntasks={sum(job.tasks.values())}", per_cpu]]
     else:

@@ -37,8 +37,8 @@ class SlurmJob:
         workers: The number of worker tasks.
         ps: The number of parameter servers; where there are any, there is a chief too.
         evaluator: The number of evaluators.
-        workers_per_node: Workers of a node; None for one, or, beside other tasks and without GPUs,
-            for wherever there are free CPUs.
+        workers_per_node: Workers of a node; None for one, or, with other tasks and without GPUs,
+            for wherever CPUs are free.
         gpus_per_worker: GPUs of each worker; the other tasks have none.
         gpus_per_node: GPUs that a node has. Its workers share them, where `gpus_per_worker` is 0.
         cpus: CPUs of each task.
@@ -52,13 +52,13 @@ class SlurmJob:
         setup: Lines of shell that run before the tasks start.
         container: apptainer or pyxis, to run the tasks in `image`.
         image: The image of the container.
-        mounts: Directories for the container, as `FROM:TO`, beside the job's own.
+        mounts: Directories for the container, as `FROM:TO`, in addition to the job's own.
         log_dir: A directory for a log of each task; None for one output of all.
         host_suffix: Ends the hosts' names, where those on a faster network have others.
         stage: What is copied to each node's disk first, as pairs of paths.
 
     Raises:
-        ConfigError: A field is out of range, or at odds with another.
+        ConfigError: A field is out of range, or contradicts another.
     """
 
     name: str
@@ -172,7 +172,7 @@ class SlurmJob:
                 _reject("stage", ":".join(pair), "like /FROM:/TO")
 
     @property
-    def beside(self) -> dict[str, int]:
+    def other_tasks(self) -> dict[str, int]:
         """The number of tasks of each role that does not train, in the order of the ranks."""
         counts = {"chief": min(self.ps, 1), "ps": self.ps, "evaluator": self.evaluator}
         return {role: count for role, count in counts.items() if count}
@@ -180,7 +180,7 @@ class SlurmJob:
     @property
     def tasks(self) -> dict[str, int]:
         """The number of tasks of each role, in the order of the ranks."""
-        return {**self.beside, "worker": self.workers}
+        return {**self.other_tasks, "worker": self.workers}
 
     @property
     def workers_here(self) -> int:
@@ -194,8 +194,8 @@ class SlurmJob:
 
     @property
     def is_heterogeneous(self) -> bool:
-        """Returns whether the workers have nodes of their own beside those of the other tasks."""
-        return bool(self.beside) and (self.gpus_here > 0 or self.workers_per_node is not None)
+        """Whether the workers have separate nodes from those of the other tasks."""
+        return bool(self.other_tasks) and (self.gpus_here > 0 or self.workers_per_node is not None)
 
     @property
     def megabytes(self) -> int:
