@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import tfdist
-from tests.collectives.workers import run_workers
+from tests.tasks import run_workers
 from tfdist.collectives.exit_barrier import add_exit_barrier
 from tfdist.collectives.process_group import ProcessGroup
 from tfdist.runtime import shutdown

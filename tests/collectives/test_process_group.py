@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 import tfdist
-from tests.collectives.workers import run_workers
+from tests.tasks import run_workers
 from tfdist.collectives import process_group
 from tfdist.collectives.layout import ReplicaLayout
 from tfdist.collectives.process_group import NO_CALL, ProcessGroup

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from tests.collectives.workers import run_tasks
+from tests.tasks import run_tasks
 from tfdist.profiling.shares import shares, slowest, text
 from tfdist.profiling.trace import read_all
 

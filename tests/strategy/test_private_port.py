@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from tests.chaos.outside import make_outside
-from tests.collectives.workers import run_tasks
+from tests.tasks import run_tasks
 from tfdist.cluster import Cluster
 from tfdist.strategy import private_port
 from tfdist.strategy.private_port import close_to_others

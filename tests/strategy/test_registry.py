@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.collectives.workers import run_workers
+from tests.tasks import run_workers
 
 PROGRAM = """
 import json, os, time

@@ -4,79 +4,22 @@ from __future__ import annotations
 
 import inspect
 import json
-import os
 import random
-import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-from tfdist.launcher.ports import free_ports
-
-ROOT = Path(__file__).parents[2]
-PATIENCE = 240.0  # for all cases, on a busy machine
-
-
-class Pair:
-    """Two workers; both are killed when they do not end in time, as a peer that waits hears none.
-
-    Args:
-        folder: Where their output goes.
-        command: What both run; {worker} is the worker's number.
-        more: Environment variables, by worker.
-    """
-
-    def __init__(self, folder: Path, *command: str, **more: str) -> None:
-        addresses = [f"127.0.0.1:{port}" for port in free_ports(2)]
-        self.logs = [folder / f"{worker}.log" for worker in range(2)]
-        self.codes: list[int] = []
-        processes = []
-        for worker, log in enumerate(self.logs):
-            task = {"cluster": {"worker": addresses}, "task": {"type": "worker", "index": worker}}
-            environment = os.environ | {
-                "TF_CONFIG": json.dumps(task),
-                "PYTHONPATH": str(ROOT),
-                "OMP_NUM_THREADS": "1",
-                **more,
-            }
-            with log.open("wb") as output:
-                words = [word.replace("{worker}", str(worker)) for word in command]
-                process = subprocess.Popen(
-                    [sys.executable, *words],
-                    env=environment,
-                    cwd=ROOT,
-                    stdout=output,
-                    stderr=subprocess.STDOUT,
-                )
-            processes.append(process)
-        try:
-            for process in processes:
-                self.codes.append(process.wait(PATIENCE))
-        except subprocess.TimeoutExpired:
-            self.codes.append(-9)
-        finally:
-            for process in processes:
-                if process.poll() is None:
-                    process.kill()
-                process.wait()
-
-    def said(self, pattern: str) -> list[str]:
-        """The line of each worker's that has a pattern in it; "" for none."""
-        lines = [log.read_text(errors="replace").splitlines() for log in self.logs]
-        return [next((line for line in own if pattern in line), "") for own in lines]
-
-    def text(self) -> str:
-        """What both have said, for a message."""
-        return "\n".join(log.read_text(errors="replace")[-3000:] for log in self.logs)
+from tests import forked
+from tests.tasks import ROOT, Tasks
 
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory):
     """What came of each case, on both workers; one pair runs them all."""
     folder = tmp_path_factory.mktemp("differences")
-    pair = Pair(folder, "-m", "tests.training.differences", str(folder / "{worker}.jsonl"))
+    with Tasks(folder, ["-m", "tests.training.differences", str(folder / "{index}.jsonl")]) as pair:
+        pair.wait()
     found = []
     for worker in range(2):
         file = folder / f"{worker}.jsonl"
@@ -113,7 +56,7 @@ def test_two_workers_that_differ(name, results):
 
 @pytest.mark.cluster
 def test_the_strategy_is_usable_to_the_end(results):
-    assert results[1].codes == [0, 0], results[1].text()
+    assert results[1].wait() == [0, 0], results[1].text()
 
 
 LONE = """
@@ -144,18 +87,18 @@ print("TRAINED")
     ["outside", *(pytest.param(how, marks=pytest.mark.long) for how in ("without", "by hand"))],
 )
 def test_each_worker_by_itself_is_refused(how, tmp_path):
-    pair = Pair(tmp_path, "-c", LONE.replace("HOW", repr(how)))
-    assert pair.codes == [2, 2], pair.text()
-    for worker, line in enumerate(pair.said("Trainer(model)")):
+    pair = Tasks(tmp_path, ["-c", LONE.replace("HOW", repr(how))])
+    assert pair.wait() == [2, 2], pair.text()
+    for worker, line in enumerate(pair.lines("Trainer(model)")):
         assert f"worker/{worker} of a cluster of 2" in line, pair.text()
         assert "build_strategy('multi_worker_mirrored')" in line
-    assert pair.said("TRAINED") == ["", ""]
+    assert pair.lines("TRAINED") == ["", ""]
 
 
 @pytest.mark.cluster
 def test_a_task_of_a_cluster_may_evaluate_by_itself(tmp_path):
-    pair = Pair(tmp_path, "-c", LONE.replace("HOW", "'evaluates'"))
-    assert pair.codes == [0, 0], pair.text()
+    pair = Tasks(tmp_path, ["-c", LONE.replace("HOW", "'evaluates'")])
+    assert pair.wait() == [0, 0], pair.text()
 
 
 def test_a_model_outside_of_several_replicas_is_warned_of(devices, capsys):
@@ -195,7 +138,7 @@ def test_the_first_run_begins_as_the_second(tmp_path):
     found = []
     for _ in range(2):
         command = [sys.executable, "-c", INITIAL, str(tmp_path / "data")]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=ROOT)
+        done = forked.run(command, capture_output=True, text=True, timeout=240, cwd=ROOT)
         found += [line for line in done.stdout.splitlines() if line.startswith("INITIAL")]
         assert done.returncode == 0, done.stderr
     assert len(found) == 2 and found[0] == found[1]

@@ -1,18 +1,16 @@
-"""Starts the processes of a run, waits with a deadline, and leaves none behind."""
+"""The processes of a run: one place, with the features that are run there."""
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
-import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
-from tfdist.launcher.ports import free_ports
+from tests import forked
+from tests.tasks import ROOT, Tasks
 
-ROOT = Path(__file__).parents[3]
 JOBS = {
     "multi_worker_mirrored": {"worker": 2},
     "parameter_server": {"chief": 1, "worker": 2, "ps": 1},
@@ -29,6 +27,7 @@ class Run:
         features: Names of features.
         root: The checkout whose code and suite run.
         module: The program of a process; it takes the arguments of `conformance.task`.
+        start: Starts a process.
     """
 
     def __init__(
@@ -39,53 +38,26 @@ class Run:
         features: Sequence[str],
         root: Path = ROOT,
         module: str = "tests.training.conformance.task",
+        start: Callable[..., Any] = forked.Popen,
     ) -> None:
         self.folder = folder
-        self._root = root
-        self._module = module
         self.features = list(features)
         self.name = f"{loop} {where}"
-        transport = os.environ.get("TFDIST_CONFORMANCE_TRANSPORT", "auto")
-        jobs = JOBS.get(where)
-        self.workers = jobs["worker"] if where == "multi_worker_mirrored" and jobs else 1
+        self.workers = JOBS[where]["worker"] if where == "multi_worker_mirrored" else 1
         self.stalled = False  # Whether it was ended because nothing came any more.
-        self._processes: list[subprocess.Popen[bytes]] = []
-        self._logs: list[Path] = []
         folder.mkdir(parents=True, exist_ok=True)
-        environment = {k: v for k, v in os.environ.items() if k != "TF_CONFIG"}
-        environment |= {
-            "PYTHONPATH": str(root),
-            "TF_CPP_MIN_LOG_LEVEL": "3",
-            "CUDA_VISIBLE_DEVICES": "",
-            "OMP_NUM_THREADS": "1",
-            "TFDIST_TRANSPORT": transport,
-        }
-        if jobs is None:
-            self._start("local", environment, loop, where)
-            return
-        ports = iter(free_ports(sum(jobs.values())))
-        cluster = {job: [f"127.0.0.1:{next(ports)}" for _ in range(n)] for job, n in jobs.items()}
-        for job, count in jobs.items():
-            for index in range(count):
-                task = {"cluster": cluster, "task": {"type": job, "index": index}}
-                own = environment | {"TF_CONFIG": json.dumps(task)}
-                self._start(f"{job}-{index}", own, loop, where)
-
-    def _start(self, task: str, environment: dict[str, str], loop: str, where: str) -> None:
-        log = self.folder / f"{task}.log"
-        # Other tests may run beside it, and some of them have deadlines.
-        command = ["nice", "-n", "10", sys.executable, "-m", self._module]
-        with log.open("wb") as output:
-            process = subprocess.Popen(
-                [*command, str(self.folder), loop, where, *self.features],
-                cwd=self._root,
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-            )
-        self._processes.append(process)
-        self._logs.append(log)
+        self._tasks = Tasks(
+            folder,
+            ["-m", module, str(folder), loop, where, *self.features],
+            JOBS.get(where, {}),
+            environment={
+                "TF_CPP_MIN_LOG_LEVEL": "3",
+                "CUDA_VISIBLE_DEVICES": "",
+                "TFDIST_TRANSPORT": os.environ.get("TFDIST_CONFORMANCE_TRANSPORT", "auto"),
+            },
+            start=start,
+            root=root,
+        )
 
     def done(self) -> list[str]:
         """The features that every worker has finished."""
@@ -97,10 +69,6 @@ class Run:
             for worker in range(self.workers)
         )
 
-    def is_running(self) -> bool:
-        """Whether any process runs."""
-        return any(process.poll() is None for process in self._processes)
-
     def wait(self, patience: float) -> list[str]:
         """Waits until all is done, or for so long without any progress.
 
@@ -108,8 +76,8 @@ class Run:
             The features done.
         """
         done, since = self.done(), time.monotonic()
-        while self.is_running():
-            if any(process.poll() for process in self._processes):
+        while self._tasks.is_running():
+            if any(process.poll() for process in self._tasks.processes.values()):
                 time.sleep(5)  # Let the others end by themselves: their logs say more.
                 break
             time.sleep(0.2)
@@ -123,16 +91,9 @@ class Run:
         return self.done()
 
     def stop(self) -> None:
-        """Ends all processes: nothing but SIGKILL ends one that waits for a peer."""
-        for process in self._processes:
-            if process.poll() is None:
-                process.kill()
-            process.wait()
+        """Ends all processes."""
+        self._tasks.close()
 
     def report(self) -> str:
-        """How the processes ended, with the last lines they wrote."""
-        lines = []
-        for process, log in zip(self._processes, self._logs, strict=True):
-            lines.append(f"-- {self.name}: {log.stem} ended with {process.returncode}")
-            lines += log.read_text(errors="replace").splitlines()[-15:]
-        return "\n".join(lines)
+        """How the processes ended, with the last lines they printed."""
+        return f"{self.name}\n{self._tasks.text()}"

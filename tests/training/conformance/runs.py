@@ -1,4 +1,4 @@
-"""Runs features in several places, three runs at a time."""
+"""Runs features in several places, two runs at a time."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Runs:
         self._lock = threading.Lock()
         self._stopped = False
         self._running: list[Run] = []
-        self._pool = ThreadPoolExecutor(max_workers=3)
+        self._pool = ThreadPoolExecutor(max_workers=2)
         self._reports: dict[tuple[str, str], Future[str]] = {
             key: self._pool.submit(self._run, key, names) for key, names in plan.items()
         }

@@ -24,9 +24,10 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import numpy as np
 
+from tests.tasks import ROOT
 from tests.training.conformance.cell import read_cell
 from tests.training.conformance.features import FEATURES
-from tests.training.conformance.launch import ROOT, Run
+from tests.training.conformance.launch import Run
 from tests.training.conformance.setting import STRATEGIES
 
 PATIENCE = 300.0
@@ -75,7 +76,8 @@ def _git(*arguments: str) -> str:
 def _run(tree: Path, folder: Path, strategy: str, names: list[str]) -> None:
     missing = [name for name in names if not (folder / "0" / name / "error.json").exists()]
     if missing:
-        run = Run(folder, "tfdist", strategy, missing, tree)
+        # Started, not forked: the other side has modules of its own.
+        run = Run(folder, "tfdist", strategy, missing, tree, start=subprocess.Popen)
         if len(run.wait(PATIENCE)) < len(missing):
             print(run.report(), file=sys.stderr)
 

@@ -14,10 +14,11 @@ import json
 import sys
 from pathlib import Path
 
+from tests.tasks import ROOT
 from tests.training.conformance.cell import read_cell
 from tests.training.conformance.compare import differences
 from tests.training.conformance.features import FEATURES
-from tests.training.conformance.launch import ROOT, Run
+from tests.training.conformance.launch import Run
 from tests.training.conformance.plan import SLICED, WHOLE, reference
 from tests.training.conformance.setting import STRATEGIES, Feature
 

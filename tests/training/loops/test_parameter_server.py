@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.collectives.workers import run_tasks
+from tests.tasks import run_tasks
 from tests.training.loops.made import (
     BATCH,
     X,

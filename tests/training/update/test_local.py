@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import tfdist
-from tests.collectives.workers import run_workers
+from tests.tasks import run_workers
 from tfdist.errors import ConfigError
 from tfdist.training.update.local import LocalSteps
 
