@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests import forked
+
 # Before TensorFlow is imported, here or in a process that a test starts.
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "2"
 os.environ["CUDA_VISIBLE_DEVICES"] = ""
@@ -22,44 +24,56 @@ for _name in list(os.environ):
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+# Before xdist starts sessions: they share one server of forked processes.
+forked.folder()
+
 DEVICES = 4
 TESTS = Path(__file__).parent
-# Folders whose tests do not import TensorFlow: they answer in seconds.
+# Folders and files whose tests leave TensorFlow alone, or to processes of their own.
 QUICK = ("cluster", "rendezvous", "launcher", "render", "cli", "scaling", "runtime")
 QUICK_FILES = ("test_layers.py", "test_partition.py", "test_public_face.py", "test_docs.py")
+ELSEWHERE = ("chaos", "pods", "slurm")
+DURATIONS = TESTS / "durations.tsv"
 
-# Tests that mostly wait for processes of their own, though they are no clusters: see __main__.
-BESIDE = ("programs", "test_examples.py", "runtime/test_startup.py")
+
+def _room(item: pytest.Item) -> str:
+    """The folder of tests that it is in, or its file."""
+    return item.path.relative_to(TESTS).parts[0]
+
+
+def _is_quick(item: pytest.Item) -> bool:
+    # The one module of scaling that needs Keras.
+    return _room(item) in (*QUICK, *QUICK_FILES) and item.path.name != "test_schedule.py"
 
 
 def _rank(item: pytest.Item) -> int:
-    """0 for tests without TensorFlow, then TensorFlow, clusters, chaos, the conformance suite.
-
-    What the conformance suite runs goes on beside the tests before it: see tests/training.
-    """
-    if "runs" in getattr(item, "fixturenames", ()):
-        return 4
+    """0 for tests without TensorFlow, then TensorFlow, clusters, chaos."""
     if item.get_closest_marker("chaos"):
         return 3
     if item.get_closest_marker("cluster"):
         return 2
-    if item.path.name == "test_schedule.py":  # The one module of scaling that needs Keras.
-        return 1
-    return 0 if item.path.relative_to(TESTS).parts[0] in (*QUICK, *QUICK_FILES) else 1
+    return 0 if _is_quick(item) else 1
+
+
+def _seconds() -> dict[str, float]:
+    """How long each file took when CI last recorded it."""
+    rows = (line.split("\t") for line in DURATIONS.read_text().splitlines()[1:])
+    return {row[0]: float(row[1]) for row in rows}
 
 
 @pytest.hookimpl(tryfirst=True)  # Before tests are chosen by their marks.
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
-        if "keras_suite" in item.path.parts:
-            item.add_marker("keras_suite")
-        if any(item.path.is_relative_to(TESTS / name) for name in BESIDE):
-            item.add_marker("beside")
         if item.get_closest_marker("long"):
             kind = "CHAOS" if item.get_closest_marker("chaos") else "CONFORMANCE"
             if os.environ.get(f"TFDIST_{kind}") != "full":
                 item.add_marker(pytest.mark.skip(reason=f"long; make {kind.lower()} runs it"))
-    items.sort(key=_rank)  # a stable sort: order inside a rank stays
+    if hasattr(config, "workerinput"):
+        # A session takes a file at a time: the longest first, so that all end together.
+        seconds = _seconds()
+        items.sort(key=lambda item: -seconds.get(str(item.path.relative_to(TESTS)), 0.0))
+    else:
+        items.sort(key=_rank)  # a stable sort: order inside a rank stays
 
 
 @pytest.fixture(scope="session")
@@ -73,7 +87,7 @@ def devices() -> list[str]:
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Splits the CPU before any fixture starts TensorFlow's runtime: a process has one layout."""
-    if _rank(item) == 1:
+    if not _is_quick(item) and _room(item) not in ELSEWHERE:
         import tfdist
 
         tfdist.virtual_devices(DEVICES)

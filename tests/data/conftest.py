@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from tests import forked
 from tfdist.data import Source, load
 
-Start = Callable[..., "subprocess.Popen[str]"]
+Start = Callable[..., forked.Popen]
 
 
 @pytest.fixture(scope="session")
@@ -34,8 +35,8 @@ def start() -> Iterator[Start]:
     """Starts Python programs and leaves none behind."""
     running = []
 
-    def run(program: str, *arguments: object) -> subprocess.Popen[str]:
-        process = subprocess.Popen(
+    def run(program: str, *arguments: object) -> forked.Popen:
+        process = forked.Popen(
             [sys.executable, "-c", program, *map(str, arguments)],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

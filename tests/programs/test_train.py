@@ -9,6 +9,7 @@ import tempfile
 import numpy as np
 import pytest
 
+from tests import forked
 from tfdist.cluster import Cluster
 from tfdist.errors import ConfigError
 
@@ -91,7 +92,7 @@ def test_plain_keras_loads_the_model_and_predicts_the_same(finished, tmp_path):
     images = np.random.default_rng(0).normal(size=(8, 16, 16, 3)).astype("float32")
     np.save(tmp_path / "images.npy", images)
     arguments = [output / "model.keras", tmp_path / "images.npy", tmp_path / "plain.npy"]
-    subprocess.run(
+    forked.run(
         [sys.executable, "-c", PLAIN, *map(str, arguments)], check=True, timeout=120, cwd=tmp_path
     )
     here = keras.models.load_model(output / "model.keras").predict(images, verbose=0)
@@ -216,7 +217,7 @@ def test_workers_read_one_copy_on_their_own_disk_and_learn_the_same(tmp_path):
     flags = {"model": "small_cnn", "dataset": f"folder:{tmp_path / 'photos'}", "image_size": 16}
     flags |= {"epochs": 2, "base_learning_rate": 0.1, "synchronized_batch_norm": True}
     command = [sys.executable, "-m", "tfdist", "launch", "--workers", "2"]
-    command += [sys.executable, "-m", "tfdist", "train", "--per-replica-batch=4"]
+    command += [*forked.PYTHON, "-m", "tfdist", "train", "--per-replica-batch=4"]
     command += [
         f"--{name}" if value is True else f"--{name}={value}" for name, value in flags.items()
     ]

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 
 import numpy as np
 import pytest
 
+from tests import forked
 from tfdist.collectives.ring.memory import _map
 
 
@@ -19,7 +19,7 @@ def test_the_memory_of_another_process_is_read():
         "from tfdist.collectives.ring.memory import _map; "
         f"print(_map({os.getpid()}, {file}, 8).tolist())"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    done = forked.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
     os.close(file)
     assert done.stdout == f"{list(range(8))}\n", done.stderr
 

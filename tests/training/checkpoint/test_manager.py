@@ -13,6 +13,7 @@ import pytest
 import tensorflow as tf
 
 import tfdist
+from tests import forked
 from tfdist.errors import CheckpointError, ConfigError, Preempted
 from tfdist.training.checkpoint import directory as checkpoint_dir
 from tfdist.training.checkpoint.file import begin, finish, open_checkpoint
@@ -262,7 +263,7 @@ def test_kill_9_and_resume(devices, undisturbed, tmp_path, capsys):
         "trainer.fit(t.X, t.Y, batch_size=t.BATCH, epochs=t.EPOCHS, verbose=0, callbacks=[kill])\n"
     )
     root = str(tfdist.__path__[0]).rpartition("/")[0]
-    result = subprocess.run(
+    result = forked.run(
         [sys.executable, "-c", program, str(tmp_path), root], capture_output=True, timeout=300
     )
     assert result.returncode == -signal.SIGKILL, result.stderr.decode()[-2000:]
@@ -324,7 +325,8 @@ def test_a_second_sigterm_ends_at_once(tmp_path):
         "    os.kill(os.getpid(), signal.SIGTERM)\n"
         "    print('still there', flush=True)\n"
     )
-    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    command = [sys.executable, "-c", program]
+    result = forked.run(command, capture_output=True, text=True, timeout=60)
     assert result.returncode == -signal.SIGTERM
     assert result.stdout == "went on\n"
 
