@@ -45,6 +45,8 @@ START_SECONDS = 180.0  # for TensorFlow's import, on a busy machine
 # What tasks do not import, and what asks for packages of its own.
 NOT_FOR_TASKS = ("tfdist.__main__", "tfdist.benchmark", "tfdist.cli", "tfdist.report")
 
+# Kept: one that is dropped while it runs is warned of.
+_STARTED: list[subprocess.Popen[bytes]] = []
 _LENGTH = struct.Struct("!I")
 _STATUS = struct.Struct("!i")
 
@@ -147,7 +149,7 @@ class Popen:
         until = None if timeout is None else time.monotonic() + timeout
         found: list[Any] = []
         for pipe in (self.stdout, self.stderr):
-            if pipe is None:
+            if pipe is None or pipe.closed:
                 found.append(None)
                 continue
             parts: list[bytes] = []
@@ -253,6 +255,7 @@ def _start(place: Path) -> None:
             stdout=log,
             stderr=log,
         )
+    _STARTED.append(server)
     until = time.monotonic() + START_SECONDS
     while not (place / "socket").exists():
         said = (place / "log").read_text(errors="replace")

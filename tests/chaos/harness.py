@@ -17,7 +17,11 @@ from typing import Any
 
 import psutil
 
+from tests import forked
+
 FULL = os.environ.get("TFDIST_CHAOS") == "full"
+# What tasks are started with; in short form they have TensorFlow already.
+PYTHON = ("python",) if FULL else forked.PYTHON
 JOB = str(Path(__file__).with_name("tiny_job.py"))
 SOON = 120.0  # for a busy machine; what is measured has limits of its own
 _MARK = "CHAOS_MARK"
@@ -168,9 +172,18 @@ class Program:
             process.kill()
         assert not left, f"processes were left: {names}"
         for port in self.ports:
-            with socket.socket() as probe:
-                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                probe.bind(("127.0.0.1", port))
+            # The server ends a forked task whose place was taken a moment after that.
+            wait(lambda port=port: _is_free(port), 15.0, f"port {port}")
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
 
 
 class Programs:

@@ -12,10 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from tests import forked
 from tfdist import cli
 from tfdist.launcher.ports import free_ports
 
-DOCTOR = [sys.executable, "-m", "tfdist", "doctor"]
+DOCTOR = [*forked.PYTHON, "-m", "tfdist", "doctor"]
 LAUNCH = [sys.executable, "-m", "tfdist", "launch"]
 SOON = 120.0
 
