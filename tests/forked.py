@@ -35,11 +35,6 @@ from typing import IO, Any
 FOLDER = "WARM_FOLDER"
 ROOT = Path(__file__).parents[1]
 SERVE = "--serve"
-# Stands for `python` where a program is to be started by another, as tasks are by the launcher: a
-# small process that runs the rest of its command line by the server, hands signals on, and ends as
-# that ends. Where it is killed, the server kills the program at once; to stop it (SIGSTOP) does
-# not stop the program.
-PYTHON = (sys.executable, "-S", str(Path(__file__).resolve()))
 START_SECONDS = 180.0  # for TensorFlow's import, on a busy machine
 
 # What tasks do not import, and what asks for packages of its own.
@@ -209,6 +204,17 @@ def run(
     return done
 
 
+def python() -> tuple[str, ...]:
+    """Words that stand for `python` where another program starts a task, as the launcher does.
+
+    They start a small process that has the server run the rest of its command line, hands signals
+    on, and ends as that ends. Where it is killed, the server kills the program at once; to stop it
+    (SIGSTOP) does not stop the program.
+    """
+    _connected().close()  # Now, as the server keeps the environment that it is started in.
+    return sys.executable, "-S", str(Path(__file__).resolve())
+
+
 def folder() -> Path:
     """The folder of the server that this process and those that it starts share.
 
@@ -295,8 +301,12 @@ def _serve(place: Path) -> dict[str, Any] | None:
         for key, _ in selector.select(1.0):
             if key.fileobj is listener:
                 connection = listener.accept()[0]
-                head, streams, _, _ = socket.recv_fds(connection, _LENGTH.size, 3)
-                request = json.loads(_received(connection, _LENGTH.unpack(head)[0]))
+                try:
+                    head, streams, _, _ = socket.recv_fds(connection, _LENGTH.size, 3)
+                    request = json.loads(_received(connection, _LENGTH.unpack(head)[0]))
+                except (OSError, struct.error):  # Whoever asked was killed meanwhile.
+                    connection.close()
+                    continue
                 pid = os.fork()
                 if pid == 0:
                     selector.close()
@@ -305,8 +315,9 @@ def _serve(place: Path) -> dict[str, Any] | None:
                     return request | {"streams": streams}
                 for stream in streams:
                     os.close(stream)
-                connection.sendall(_STATUS.pack(pid))
                 running[connection] = pid
+                with contextlib.suppress(OSError):
+                    connection.sendall(_STATUS.pack(pid))
                 selector.register(connection, selectors.EVENT_READ)
                 selector.register(os.pidfd_open(pid), selectors.EVENT_READ, connection)
             elif isinstance(key.fileobj, int):  # A child has ended.

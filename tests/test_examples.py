@@ -15,7 +15,6 @@ from tests import forked
 ROOT = Path(__file__).parent.parent
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 TUTORIALS = sorted((ROOT / "examples" / "tutorials").glob("*.py"))
-PYTHON = {"python": forked.PYTHON}
 RESULT = re.compile(r"test accuracy (0\.\d+), loss (\d\.\d+), (\d) replica")
 
 
@@ -32,8 +31,9 @@ def command(path: Path) -> list[str]:
 def run(path: Path) -> str:
     """Runs the example as its docstring says; returns what it printed."""
     environment = dict(os.environ, PATH=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
-    # Tasks of the launcher are forked as well.
-    words = [part for word in command(path) for part in PYTHON.get(word, (word,))]
+    words = command(path)
+    if "--ps" not in words:  # See `tests.tasks`.
+        words[words.index("python") : words.index("python") + 1] = forked.python()
     done = subprocess.run(
         words, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300
     )

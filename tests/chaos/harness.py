@@ -20,11 +20,14 @@ import psutil
 from tests import forked
 
 FULL = os.environ.get("TFDIST_CHAOS") == "full"
-# What tasks are started with; in short form they have TensorFlow already.
-PYTHON = ("python",) if FULL else forked.PYTHON
 JOB = str(Path(__file__).with_name("tiny_job.py"))
 SOON = 120.0  # for a busy machine; what is measured has limits of its own
 _MARK = "CHAOS_MARK"
+
+
+def python() -> tuple[str, ...]:
+    """What tasks are started with; in short form they have TensorFlow already."""
+    return ("python",) if FULL else forked.python()
 
 
 def size(ci: int, full: int) -> int:

@@ -8,7 +8,7 @@ import signal
 
 import pytest
 
-from tests.chaos.harness import JOB, PYTHON, Programs, size
+from tests.chaos.harness import JOB, Programs, python, size
 
 pytestmark = [pytest.mark.chaos, pytest.mark.cluster]
 
@@ -93,7 +93,7 @@ def test_the_first_failure_is_named(programs: Programs, trial: int) -> None:
 def test_the_first_failure_is_named_with_tensorflow(programs: Programs, trial: int) -> None:
     """Here the survivors' complaints are TensorFlow's own."""
     victim = (trial + 1) % 2
-    job = programs.launch("--workers 2 --grace 2", [*PYTHON, JOB], PAUSE="0.2", STEPS="1000")
+    job = programs.launch("--workers 2 --grace 2", [*python(), JOB], PAUSE="0.2", STEPS="1000")
     job.until("STEP 11")
     job.kill(f"worker/{victim}", signal.SIGKILL)
     assert job.end() == 138, job.text()
@@ -103,7 +103,7 @@ def test_the_first_failure_is_named_with_tensorflow(programs: Programs, trial: i
 
 def test_workers_that_make_different_calls_are_told_so(programs: Programs) -> None:
     """Starting again would not help: the exit code says so."""
-    job = programs.launch("--workers 2", [*PYTHON, JOB], FAULTS="apart", VICTIMS="1", EPOCHS="1")
+    job = programs.launch("--workers 2", [*python(), JOB], FAULTS="apart", VICTIMS="1", EPOCHS="1")
     job.until("FAULT apart")
     assert job.end() == 1, job.text()
     assert job.find(r"tfdist: worker/\d: the workers do not make the same calls \(")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.chaos.harness import PYTHON, Program, Programs, size, wait
+from tests.chaos.harness import Program, Programs, python, size, wait
 from tests.training.checkpoint.test_directory import killed_savers
 
 pytestmark = [pytest.mark.chaos, pytest.mark.cluster]
@@ -25,7 +25,7 @@ def start(
 ) -> Program:
     return programs.launch(
         f"--workers 2 --grace 20 --restart-delay 0.1 --max-restarts {restarts}",
-        [*PYTHON, JOB],
+        [*python(), JOB],
         DIR=str(folder),
         EPOCHS=str(epochs),
         EVERY=str(EVERY),

@@ -6,12 +6,12 @@ import json
 import random
 import re
 import signal
+import sys
 import time
-from collections.abc import Sequence
 
 import pytest
 
-from tests.chaos.harness import FULL, JOB, PYTHON, Program, Programs, size
+from tests.chaos.harness import FULL, JOB, Program, Programs, size
 from tfdist.launcher.ports import free_ports
 
 pytestmark = [pytest.mark.chaos, pytest.mark.cluster]
@@ -37,9 +37,7 @@ STUCK = [
 ]
 
 
-def start(
-    programs: Programs, counts: dict[str, int], python: Sequence[str] = PYTHON, **env: str
-) -> dict[str, Program]:
+def start(programs: Programs, counts: dict[str, int], **env: str) -> dict[str, Program]:
     ports = iter(free_ports(sum(counts.values())))
     cluster = {role: [f"127.0.0.1:{next(ports)}" for _ in range(n)] for role, n in counts.items()}
     tasks = {}
@@ -47,7 +45,7 @@ def start(
         for index in range(number):
             config = {"cluster": cluster, "task": {"type": role, "index": index}}
             variables = {"TF_CONFIG": json.dumps(config), "TFDIST_STALL": str(LIMIT), **env}
-            tasks[f"{role}/{index}"] = programs.start([*python, JOB], variables)
+            tasks[f"{role}/{index}"] = programs.start([sys.executable, JOB], variables)
     return tasks
 
 
@@ -69,7 +67,7 @@ def see_named(tasks: dict[str, Program], lost: str, since: float, by: str = "") 
 @pytest.mark.parametrize("trial", range(size(1, 10)))
 def test_a_stopped_task_is_named(programs: Programs, trial: int) -> None:
     counts, victim = STOPPED[trial % len(STOPPED)]
-    tasks = start(programs, counts, ["python"], STEPS="100000", PAUSE="0.02")
+    tasks = start(programs, counts, STEPS="100000", PAUSE="0.02")
     next(iter(tasks.values())).until("STEP 31 ")
     time.sleep(random.Random(trial).uniform(0.0, 0.5))
     stopped = time.time()

@@ -16,9 +16,12 @@ from tests import forked
 from tfdist import cli
 from tfdist.launcher.ports import free_ports
 
-DOCTOR = [*forked.PYTHON, "-m", "tfdist", "doctor"]
 LAUNCH = [sys.executable, "-m", "tfdist", "launch"]
 SOON = 120.0
+
+
+def doctor() -> list[str]:
+    return [*forked.python(), "-m", "tfdist", "doctor"]
 
 
 def lines(out: str, task: str) -> dict[str, tuple[str, str]]:
@@ -80,7 +83,7 @@ def test_a_worker_with_a_directory_of_its_own_is_named(tmp_path: Path) -> None:
         'exec "$@" --checkpoint-dir "$0/$(echo "$TF_CONFIG" | grep -o "index.: [01]" | tail -c 2)"'
     )
     done = subprocess.run(
-        [*LAUNCH, "--workers", "2", "bash", "-c", program, str(tmp_path), *DOCTOR],
+        [*LAUNCH, "--workers", "2", "bash", "-c", program, str(tmp_path), *doctor()],
         capture_output=True,
         text=True,
         timeout=SOON,
@@ -113,7 +116,7 @@ def test_a_directory_of_all_tasks_is_fine(
     tmp_path: Path, flags: list[str], tasks: list[str]
 ) -> None:
     done = subprocess.run(
-        [*LAUNCH, *flags, *DOCTOR, "--checkpoint-dir", str(tmp_path)],
+        [*LAUNCH, *flags, *doctor(), "--checkpoint-dir", str(tmp_path)],
         capture_output=True,
         text=True,
         timeout=SOON,
@@ -129,7 +132,7 @@ def test_a_directory_of_all_tasks_is_fine(
 @pytest.mark.long
 def test_a_directory_that_cannot_be_written_fails() -> None:
     done = subprocess.run(
-        [*DOCTOR, "--checkpoint-dir", "/proc/none"], capture_output=True, text=True, timeout=SOON
+        [*doctor(), "--checkpoint-dir", "/proc/none"], capture_output=True, text=True, timeout=SOON
     )
     assert done.returncode == 2
     (line,) = (line for line in done.stdout.splitlines() if line.startswith("FAILED"))

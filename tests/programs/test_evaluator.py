@@ -65,7 +65,7 @@ def test_it_needs_checkpoints():
 def test_it_ends_with_the_job(tmp_path):
     flags = {**FLAGS, "strategy": "auto", "output_dir": tmp_path}
     flags["checkpoint_dir"] = tmp_path / "checkpoints"
-    command = [*forked.PYTHON, "-m", "tfdist", "train"]
+    command = [*forked.python(), "-m", "tfdist", "train"]
     command += [f"--{name}={value}" for name, value in flags.items()]
     done = subprocess.run(
         [sys.executable, "-m", "tfdist", "launch", "--workers", "2", "--evaluator", "1", "--"]

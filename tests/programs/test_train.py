@@ -217,7 +217,7 @@ def test_workers_read_one_copy_on_their_own_disk_and_learn_the_same(tmp_path):
     flags = {"model": "small_cnn", "dataset": f"folder:{tmp_path / 'photos'}", "image_size": 16}
     flags |= {"epochs": 2, "base_learning_rate": 0.1, "synchronized_batch_norm": True}
     command = [sys.executable, "-m", "tfdist", "launch", "--workers", "2"]
-    command += [*forked.PYTHON, "-m", "tfdist", "train", "--per-replica-batch=4"]
+    command += [*forked.python(), "-m", "tfdist", "train", "--per-replica-batch=4"]
     command += [
         f"--{name}" if value is True else f"--{name}={value}" for name, value in flags.items()
     ]

@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from tests import forked
 from tests.tasks import ROOT, Tasks
 
 JOBS = {
@@ -27,7 +26,7 @@ class Run:
         features: Names of features.
         root: The checkout whose code and suite run.
         module: The program of a process; it takes the arguments of `conformance.task`.
-        start: Starts a process.
+        start: Starts a process; see `Tasks`.
     """
 
     def __init__(
@@ -38,7 +37,7 @@ class Run:
         features: Sequence[str],
         root: Path = ROOT,
         module: str = "tests.training.conformance.task",
-        start: Callable[..., Any] = forked.Popen,
+        start: Callable[..., Any] | None = None,
     ) -> None:
         self.folder = folder
         self.features = list(features)
