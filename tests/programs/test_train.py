@@ -92,7 +92,7 @@ def test_plain_keras_loads_the_model_and_predicts_the_same(finished, tmp_path):
     images = np.random.default_rng(0).normal(size=(8, 16, 16, 3)).astype("float32")
     np.save(tmp_path / "images.npy", images)
     arguments = [output / "model.keras", tmp_path / "images.npy", tmp_path / "plain.npy"]
-    forked.run(
+    subprocess.run(
         [sys.executable, "-c", PLAIN, *map(str, arguments)], check=True, timeout=120, cwd=tmp_path
     )
     here = keras.models.load_model(output / "model.keras").predict(images, verbose=0)
