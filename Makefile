@@ -8,7 +8,7 @@ TARGET ?= cpu
 VERSION = $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' tfdist/__init__.py)
 IMAGE ?= tfdist:$(VERSION)$(if $(filter gpu,$(TARGET)),-gpu)
 
-.PHONY: setup train image locks test lint format chaos conformance fuzz bits matrix docs clean
+.PHONY: setup train image locks test durations lint format chaos conformance fuzz bits matrix docs clean
 
 setup: $(STAMP)
 
@@ -41,9 +41,13 @@ locks: $(STAMP)
 	$(PYTHON) container/lock.py tensorflow-cpu > container/cpu.new && mv container/cpu.new container/cpu.txt
 	$(PYTHON) container/lock.py 'tensorflow[and-cuda]' > container/gpu.new && mv container/gpu.new container/gpu.txt
 
-# Quick tests come first: tests/conftest.py orders them.
+# In three sessions, as many tests wait for processes; tests/conftest.py orders them.
 test: $(STAMP)
-	$(PYTHON) -m tests
+	$(PYTHON) -m pytest -n 3 --dist loadfile --no-loadscope-reorder --junitxml build/tests.xml
+
+# Keeps how long each file took in the last `make test`: tests/durations.tsv.
+durations:
+	$(PYTHON) -m tests.durations build/tests.xml
 
 # The full figures: see docs/chaos.md. Without TFDIST_CHAOS, as in `make test`, a short selection.
 chaos: $(STAMP)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests import forked
+from tests import durations, forked
 
 # Before TensorFlow is imported, here or in a process that a test starts.
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "2"
@@ -33,7 +33,6 @@ TESTS = Path(__file__).parent
 QUICK = ("cluster", "rendezvous", "launcher", "render", "cli", "scaling", "runtime")
 QUICK_FILES = ("test_layers.py", "test_partition.py", "test_public_face.py", "test_docs.py")
 ELSEWHERE = ("chaos", "pods", "slurm")
-DURATIONS = TESTS / "durations.tsv"
 
 
 def _room(item: pytest.Item) -> str:
@@ -55,12 +54,6 @@ def _rank(item: pytest.Item) -> int:
     return 0 if _is_quick(item) else 1
 
 
-def _seconds() -> dict[str, float]:
-    """How long each file took when CI last recorded it."""
-    rows = (line.split("\t") for line in DURATIONS.read_text().splitlines()[1:])
-    return {row[0]: float(row[1]) for row in rows}
-
-
 @pytest.hookimpl(tryfirst=True)  # Before tests are chosen by their marks.
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
@@ -70,7 +63,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
                 item.add_marker(pytest.mark.skip(reason=f"long; make {kind.lower()} runs it"))
     if hasattr(config, "workerinput"):
         # A session takes a file at a time: the longest first, so that all end together.
-        seconds = _seconds()
+        seconds = durations.read()
         items.sort(key=lambda item: -seconds.get(str(item.path.relative_to(TESTS)), 0.0))
     else:
         items.sort(key=_rank)  # a stable sort: order inside a rank stays
