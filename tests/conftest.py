@@ -31,7 +31,10 @@ DEVICES = 4
 TESTS = Path(__file__).parent
 # Folders and files whose tests leave TensorFlow alone, or to processes of their own.
 QUICK = ("cluster", "rendezvous", "launcher", "render", "cli", "scaling", "runtime")
-QUICK_FILES = ("test_layers.py", "test_partition.py", "test_public_face.py", "test_docs.py")
+QUICK_FILES = (
+    *("test_layers.py", "test_partition.py", "test_public_face.py", "test_docs.py"),
+    *("test_files.py", "test_option_fields.py", "test_forked.py"),
+)
 ELSEWHERE = ("chaos", "pods", "slurm")
 
 

@@ -37,11 +37,14 @@ ROOT = Path(__file__).parents[1]
 SERVE = "--serve"
 START_SECONDS = 180.0  # for TensorFlow's import, on a busy machine
 
-# What tasks do not import, and what asks for packages of its own.
-NOT_FOR_TASKS = ("tfdist.__main__", "tfdist.benchmark", "tfdist.cli", "tfdist.report")
+# Not imported here: what tasks do not need, and what draws a random number of TensorFlow's own, as
+# TensorFlow Datasets does. Its state would be the same in all children, which name functions by it:
+# a parameter server is then sent two functions of one name. `test_forked.py` watches that.
+NOT_IMPORTED = tuple(
+    f"tfdist.{name}"
+    for name in ("__main__", "benchmark", "cli", "data", "doctor", "programs", "report")
+)
 
-# Kept: one that is dropped while it runs is warned of.
-_STARTED: list[subprocess.Popen[bytes]] = []
 _LENGTH = struct.Struct("!I")
 _STATUS = struct.Struct("!i")
 
@@ -252,20 +255,23 @@ def _connected() -> socket.socket:
 def _start(place: Path) -> None:
     """Starts the server, and waits until it has imported all."""
     environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    with (place / "log").open("wb") as log:
-        server = subprocess.Popen(
-            [sys.executable, "-m", "tests.forked", SERVE, str(place)],
-            cwd=ROOT,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-        )
-    _STARTED.append(server)
+    write = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+    # Not by `subprocess`: it lives on, which that warns of.
+    server = os.posix_spawn(
+        sys.executable,
+        [sys.executable, "-m", "tests.forked", SERVE, str(place)],
+        environment,
+        file_actions=[
+            (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+            (os.POSIX_SPAWN_OPEN, 1, str(place / "log"), write, 0o600),
+            (os.POSIX_SPAWN_DUP2, 1, 2),
+        ],
+    )
     until = time.monotonic() + START_SECONDS
     while not (place / "socket").exists():
-        said = (place / "log").read_text(errors="replace")
-        assert server.poll() is None and time.monotonic() < until, f"no server:\n{said}"
+        has_ended = os.waitpid(server, os.WNOHANG)[0]
+        said = (place / "log").read_text(errors="replace") if has_ended else ""
+        assert not has_ended and time.monotonic() < until, f"no server:\n{said}"
         time.sleep(0.05)
 
 
@@ -392,7 +398,7 @@ def _import_all() -> None:
     import tfdist
 
     for module in pkgutil.walk_packages(tfdist.__path__, "tfdist."):
-        if not module.name.startswith(NOT_FOR_TASKS):
+        if not module.name.startswith(NOT_IMPORTED):
             importlib.import_module(module.name)
 
 

@@ -32,9 +32,7 @@ class Tasks:
             stands for the name of the task's log, such as worker-0, {index} for its index.
         jobs: How many tasks each job has; {} for one process that has no cluster.
         environment: More environment variables.
-        start: Starts a process; by default one that has imported TensorFlow already, but not where
-            there is a ps: TensorFlow's tasks draw names for functions at random, and those of
-            forked tasks would be the same.
+        start: Starts a process; by default one that has imported TensorFlow already.
         root: The checkout whose code runs.
     """
 
@@ -45,12 +43,11 @@ class Tasks:
         jobs: Mapping[str, int] = TWO_WORKERS,
         *,
         environment: Mapping[str, str] | None = None,
-        start: Callable[..., Any] | None = None,
+        start: Callable[..., Any] = forked.Popen,
         root: Path = ROOT,
     ) -> None:
         self.processes: dict[str, Any] = {}
         self._folder = folder
-        start = start or (subprocess.Popen if "ps" in jobs else forked.Popen)
         ports = iter(free_ports(sum(jobs.values())))
         cluster = {job: [f"127.0.0.1:{next(ports)}" for _ in range(n)] for job, n in jobs.items()}
         inherited = {name: value for name, value in os.environ.items() if name != "TF_CONFIG"}

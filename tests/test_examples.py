@@ -32,8 +32,7 @@ def run(path: Path) -> str:
     """Runs the example as its docstring says; returns what it printed."""
     environment = dict(os.environ, PATH=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
     words = command(path)
-    if "--ps" not in words:  # See `tests.tasks`.
-        words[words.index("python") : words.index("python") + 1] = forked.python()
+    words[words.index("python") : words.index("python") + 1] = forked.python()
     done = subprocess.run(
         words, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300
     )

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.chaos.harness import FULL, JOB, Program, Programs, size, wait
+from tests.chaos.harness import FULL, JOB, Program, Programs, python, size, wait
 from tfdist.launcher.ports import free_ports
 
 pytestmark = [pytest.mark.chaos, pytest.mark.cluster]
@@ -35,7 +35,7 @@ def test_the_job_outlasts_any_of_its_tasks(programs: Programs, tmp_path: Path) -
     steps, epochs = (200, 2) if len(victims) <= 3 else (400, 20)
     job = programs.launch(
         f"--chief 1 --ps 1 --workers 2 --max-restarts {len(victims)} --restart-delay 0.1 --grace 3",
-        ["python", JOB],
+        [*python(), JOB],
         STEPS=str(steps),
         EPOCHS=str(epochs),
         PAUSE="0.02",
@@ -113,7 +113,7 @@ def test_the_chief_ends_while_a_worker_is_away(programs: Programs) -> None:
     """TensorFlow's coordinator would wait for ever: Python ends, and with it who holds its lock."""
     job = programs.launch(
         "--chief 1 --ps 1 --workers 2 --max-restarts 1 --restart-delay 60 --grace 3",
-        ["python", JOB],
+        [*python(), JOB],
         STEPS="200",
         EPOCHS="1",
         PAUSE="0.02",

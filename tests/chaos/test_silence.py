@@ -8,10 +8,11 @@ import re
 import signal
 import sys
 import time
+from collections.abc import Sequence
 
 import pytest
 
-from tests.chaos.harness import FULL, JOB, Program, Programs, size
+from tests.chaos.harness import FULL, JOB, Program, Programs, python, size
 from tfdist.launcher.ports import free_ports
 
 pytestmark = [pytest.mark.chaos, pytest.mark.cluster]
@@ -37,7 +38,9 @@ STUCK = [
 ]
 
 
-def start(programs: Programs, counts: dict[str, int], **env: str) -> dict[str, Program]:
+def start(
+    programs: Programs, counts: dict[str, int], words: Sequence[str] = (sys.executable,), **env: str
+) -> dict[str, Program]:
     ports = iter(free_ports(sum(counts.values())))
     cluster = {role: [f"127.0.0.1:{next(ports)}" for _ in range(n)] for role, n in counts.items()}
     tasks = {}
@@ -45,7 +48,7 @@ def start(programs: Programs, counts: dict[str, int], **env: str) -> dict[str, P
         for index in range(number):
             config = {"cluster": cluster, "task": {"type": role, "index": index}}
             variables = {"TF_CONFIG": json.dumps(config), "TFDIST_STALL": str(LIMIT), **env}
-            tasks[f"{role}/{index}"] = programs.start([sys.executable, JOB], variables)
+            tasks[f"{role}/{index}"] = programs.start([*words, JOB], variables)
     return tasks
 
 
@@ -83,7 +86,7 @@ def test_a_stopped_task_is_named(programs: Programs, trial: int) -> None:
 def test_a_task_that_is_stuck_is_named(programs: Programs, trial: int) -> None:
     """In an endless callback of the first task, or a step of a worker that computes for ever."""
     counts, fault = STUCK[trial % len(STUCK)]
-    tasks = start(programs, counts, FAULTS=fault, VICTIMS="0", STEPS="100000")
+    tasks = start(programs, counts, python(), FAULTS=fault, VICTIMS="0", STEPS="100000")
     first = tasks[next(iter(counts)) + "/0"]
     if fault == "callback":
         at = first.until("FAULT callback").at

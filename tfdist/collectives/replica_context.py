@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
@@ -53,7 +54,7 @@ class OneReplicaView(ContextProxy):
         transport: Transport,
         snapshot: Callable[[], Callable[[], None]] | None = None,
     ) -> None:
-        super().__init__(_DEFAULT_STRATEGY, real)
+        super().__init__(_default_strategy(), real)
         # Selects the copy of a variable to read; the default strategy has only one.
         self._local_replica_id = real._local_replica_id
         self._count = count
@@ -165,13 +166,8 @@ def reenter(context: tf.distribute.ReplicaContext) -> Iterator[None]:
     setattr(context, name, kept)
 
 
+@functools.cache
 def _default_strategy() -> tf.distribute.Strategy:
-    """Returns TensorFlow's default strategy, even if this module is first imported in a scope.
-
-    The scope belongs to the importing thread; another thread is in none.
-    """
+    """Returns TensorFlow's default strategy, even in a scope: another thread is in none."""
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
         return pool.submit(tf.distribute.get_strategy).result()
-
-
-_DEFAULT_STRATEGY = _default_strategy()

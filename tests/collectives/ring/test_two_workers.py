@@ -77,7 +77,9 @@ def test_a_worker_that_fails_takes_the_others_along(pair):
 def test_a_worker_that_ends_before_the_others_is_out_of_step(pair):
     both = pair(FAULT="left")
     assert both.end("worker/0") == 1, both.output("worker/0")
-    assert "the workers do not make the same calls (worker/1: it has finished" in both.output("worker/0")
+    assert "the workers do not make the same calls (worker/1: it has finished" in both.output(
+        "worker/0"
+    )
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from tests import forked
 from tests.tasks import ROOT, Tasks
 
 JOBS = {
@@ -37,7 +38,7 @@ class Run:
         features: Sequence[str],
         root: Path = ROOT,
         module: str = "tests.training.conformance.task",
-        start: Callable[..., Any] | None = None,
+        start: Callable[..., Any] = forked.Popen,
     ) -> None:
         self.folder = folder
         self.features = list(features)
