@@ -8,7 +8,7 @@ TARGET ?= cpu
 VERSION = $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' tfdist/__init__.py)
 IMAGE ?= tfdist:$(VERSION)$(if $(filter gpu,$(TARGET)),-gpu)
 
-.PHONY: setup train image locks test durations lint format chaos conformance fuzz bits matrix docs clean
+.PHONY: setup train image locks test durations lint format chaos conformance fuzz bits matrix docs release clean
 
 setup: $(STAMP)
 
@@ -81,6 +81,20 @@ docs: .venv/.docs
 .venv/.docs: $(STAMP)
 	$(PYTHON) -m pip install --quiet --disable-pip-version-check -e '.[docs]'
 	@touch $@
+
+# What a release is: dist/, checked, and each file of it installed into an empty environment, where it
+# trains a step. Nothing is uploaded; a tag v* does that (.github/workflows/release.yml).
+release: $(STAMP)
+	@if [ -n "$$(git status --porcelain)" ]; then echo "make: commit first; a release is what is committed" >&2; exit 2; fi
+	rm -rf dist build/release
+	$(PYTHON) -m build --outdir dist .
+	$(PYTHON) -m twine check --strict dist/*
+	for file in dist/*; do \
+	  rm -rf build/release && $(PYTHON) -m venv build/release && \
+	  build/release/bin/python -m pip install --quiet --disable-pip-version-check $$file && \
+	  (cd build/release && env -u PYTHONPATH bin/tfdist --version && bin/tfdist check && bin/tfdist train --smoke) \
+	    || exit 1; \
+	done
 
 lint: $(STAMP)
 	$(PYTHON) -m ruff check .
