@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 import tfdist
+from docs.hooks.pictures import PICTURES
 from tfdist import errors
 
 ROOT = Path(__file__).parents[1]
@@ -78,3 +79,9 @@ def test_every_page_is_in_the_navigation():
     pages = {str(path.relative_to(ROOT / "docs")) for path in (ROOT / "docs").rglob("*.md")}
     assert pages - set(listed) == set()
     assert len(listed) == len(set(listed))
+
+
+def test_the_pictures_are_those_of_the_code():
+    for name, draw in PICTURES.items():
+        found = (ROOT / "docs" / name).read_text()
+        assert found == draw(), "python -m docs.hooks.pictures draws them"

@@ -56,11 +56,12 @@ def walk() -> str:
             parts.append(_arrow(140, y + _ROW, y + _ROW + 40))
         parts.append(_text(160, y + _ROW + 25, gives, "#2c5aa0", "start"))
         y += _ROW + 40
-    parts.append(_box(560, _GAP + 2 * (_ROW + 40), 220, "collectives: a Transport"))
-    parts.append(_text(670, _GAP + 2 * (_ROW + 40) + 60, "ring, NCCL or gRPC", "#333"))
-    x, top = 500, _GAP + 3 * (_ROW + 40) + _ROW / 2
+    top = _GAP + 3 * (_ROW + 40)
+    parts.append(_box(580, top, 220, "collectives: a Transport"))
+    parts.append(_text(690, top + _ROW + 20, "ring, NCCL or gRPC", "#333"))
+    middle = top + _ROW / 2
     parts.append(
-        f'<path d="M 460 {top} H {x + 170} V {top - 68}" fill="none" stroke="#888" '
+        f'<line x1="480" y1="{middle:.0f}" x2="578" y2="{middle:.0f}" stroke="#888" '
         'marker-end="url(#arrow)"/>'
     )
     return _svg(parts, y)
