@@ -1,4 +1,4 @@
-"""Finds a function of the user's by its name, `package.module:function`, and calls it."""
+"""Finds a user's function by its name, `package.module:function`, and calls it."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ def find_function(where: str, name: str) -> Callable[..., Any]:
             f"{where}: {quote(name)} is not found ({error}); give package.module:function"
         ) from None
     if not callable(found):
-        raise ConfigError(f"{where}: {quote(name)} is no function; give package.module:function")
-    made: Callable[..., Any] = found
-    return made
+        raise ConfigError(f"{where}: {quote(name)} is not a function; give package.module:function")
+    function: Callable[..., Any] = found
+    return function
 
 
 def call_function(where: str, name: str, **known: Any) -> Any:

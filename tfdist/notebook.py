@@ -1,4 +1,4 @@
-"""Shows what has rows of a name and a text as a table, where a notebook displays it."""
+"""Shows values that consist of named rows as tables in notebooks."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 
 class Rows:
-    """What is displayed as a table of its rows."""
+    """A value that is displayed as a table of its rows."""
 
     def _rows(self) -> Sequence[tuple[str, str]]:
         """Returns names and texts."""

@@ -16,7 +16,7 @@ _WORDS = {"true": True, "t": True, "1": True, "false": False, "f": False, "0": F
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Option:
-    """An option: a field of a dataclass, and what its type and default do not tell.
+    """An option: a field of a dataclass, and what its type and default do not show.
 
     Attributes:
         group: The heading under which help lists it.

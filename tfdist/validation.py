@@ -11,10 +11,10 @@ from typing import Any, NoReturn
 
 from tfdist.errors import ConfigError
 
-# A third of a year. The system's calls overflow with much more.
+# A third of a year. System calls overflow with much more.
 MOST_SECONDS = 10_000_000
 
-# Of whole numbers, so that arithmetic with them has an end: 10^15.
+# The largest whole number, so that arithmetic with it ends: 10^15.
 LARGEST = 1_000_000_000_000_000
 _QUOTE_CHARS = 60
 
@@ -161,7 +161,7 @@ def one_of(where: str, value: Any, allowed: Collection[str]) -> str:
 
 
 def not_one_of(value: Any, allowed: Collection[str]) -> str:
-    """Returns what to say of a value that is none of the allowed words."""
+    """Returns the message about a value that is not one of the allowed words."""
     hint = did_you_mean(value, allowed) if isinstance(value, str) else ""
     return f"{quote(value)} is given; allowed: {', '.join(allowed)}{hint}"
 

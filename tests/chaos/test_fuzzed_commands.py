@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from tests.chaos.harness import FULL, size
-from tfdist.render.slurm import LIFT
+from tfdist.render.slurm import NO_RETRY
 
 pytestmark = [pytest.mark.chaos]
 
@@ -209,8 +209,8 @@ def test_no_command_line_gives_a_traceback_or_hangs(tmp_path: Path) -> None:
         )
         took = time.monotonic() - began
         code = done.returncode
-        if words[:1] == ["task"] and code > LIFT:  # For srun, which would hide its own.
-            code -= LIFT
+        if words[:1] == ["task"] and code > NO_RETRY:  # For srun, which would hide its own.
+            code -= NO_RETRY
         codes[code] = codes.get(code, 0) + 1
         is_refused = code == 2
         slowest = max(slowest, took if is_refused else 0.0)

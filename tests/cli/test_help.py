@@ -64,7 +64,7 @@ def test_help_of_train_has_groups_and_defaults(capsys: pytest.CaptureFixture[str
     text = help_of("train", capsys)
     assert re.search(r"--per-replica-batch N +examples per replica and step \(32\)", text)
     assert re.search(r"--accumulate-steps N +batches per update of the weights \(1\)", text)
-    assert re.search(r"--\[no-\]augment +augment as the dataset's recipe says \(on\)", text)
+    assert re.search(r"--\[no-\]augment +augment by the dataset's recipe \(on\)", text)
     groups = re.findall(r"^(\w[\w ]*):$", text, re.MULTILINE)
     assert groups[1:-1] == [
         "cluster and strategy",

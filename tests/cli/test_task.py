@@ -1,4 +1,4 @@
-"""`tfdist task`: what srun is told of a command's end."""
+"""`tfdist task`: what srun learns of a command's end."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from pathlib import Path
 
 import pytest
 
-from tfdist.cli.task import lifted
+from tfdist.cli.task import encode_exit_code
 
 TASK = [sys.executable, "-m", "tfdist", "task", "--"]
 
 
 @pytest.mark.parametrize(
-    ("code", "told"),
+    ("code", "encoded"),
     [(0, 0), (1, 201), (2, 202), (55, 255), (127, 201), (138, 138), (143, 128), (250, 199)]
     + [(-15, 128), (-9, 138), (-11, 138), (128, 138), (129, 129)],
 )
-def test_codes(code: int, told: int) -> None:
-    assert lifted(code) == told
+def test_codes(code: int, encoded: int) -> None:
+    assert encode_exit_code(code) == encoded
 
 
 @pytest.mark.parametrize(

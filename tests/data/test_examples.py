@@ -198,7 +198,7 @@ def test_a_function_that_makes_the_source_itself(module: Any) -> None:
     [
         ("def load(): return 3", "returns a number"),
         ("def other(): pass", "is not found"),
-        ("load = 3", "is no function"),
+        ("load = 3", "is not a function"),
         ("def load(batch): pass", "cannot be called .*'batch'.*; allowed .*: image_size, channels"),
         ("def load(): return tf.data.Dataset.range(3)", "returns a "),
         ("def load(): return tf.data.Dataset.range(3), None", "a tf.data.Dataset of"),

@@ -77,12 +77,12 @@ def test_what_cannot_be_packed_is_one_line(folder: Path, tmp_path: Path) -> None
         with pytest.raises(ConfigError, match=problem):
             pack(path, name, data_dir)
     (folder / "train/cat/broken.png").write_text("no image")
-    with pytest.raises(ConfigError, match="broken.png' is no image that can be read") as error:
+    with pytest.raises(ConfigError, match="broken.png' is not a readable image") as error:
         pack(str(folder), "animals", data_dir)
     assert "\n" not in str(error.value)
     (folder / "train/cat/broken.png").unlink()
     pack(str(folder), "animals", data_dir)  # Nothing that broke off is in the way.
-    with pytest.raises(ConfigError, match="animals' is there; give another name"):
+    with pytest.raises(ConfigError, match="animals' already exists; give another name"):
         pack(str(folder), "animals", data_dir)
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match=r"pack\(data_dir\): .* cannot be written"):

@@ -97,7 +97,9 @@ def test_what_is_exported_says_the_same(run, images, tmp_path):
     expected = keras.models.load_model(run / "model.keras").predict(images[1], verbose=0)
     np.testing.assert_allclose(served, expected, atol=1e-5)
     assert json.loads((path / "images.json").read_text())["classes"][3] == "3"
-    with pytest.raises(ConfigError, match=r"export\(--output\): .* is there; give another name"):
+    with pytest.raises(
+        ConfigError, match=r"export\(--output\): .* already exists; give another name"
+    ):
         inference.export(str(run), str(path))
 
 
@@ -107,7 +109,7 @@ def test_what_cannot_be_used_is_one_line(run, tmp_path):
     (tmp_path / "bad.png").write_text("no image")
     (tmp_path / "empty").mkdir()
     for paths, problem in (
-        ([str(tmp_path / "bad.png")], "bad.png' is no image that can be read"),
+        ([str(tmp_path / "bad.png")], "bad.png' is not a readable image"),
         ([str(tmp_path / "empty")], "has no images; allowed: files of .png"),
         (["nowhere.png"], "'nowhere.png' is not there"),
     ):

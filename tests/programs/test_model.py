@@ -75,7 +75,7 @@ def test_functions_of_the_users(mine):
         ({"model": "M:no_model"}, "returns int; allowed: a keras.Model"),
         ({"model": "M:missing"}, "'missing'.; give package.module:function"),
         ({"model": "nowhere.at.all:f"}, "No module named 'nowhere'"),
-        ({"model": "MobileNet", "synchronized_batch_norm": True}, "layers of its own"),
+        ({"model": "MobileNet", "synchronized_batch_norm": True}, "its own layers"),
     ],
 )
 def test_what_cannot_be_trained_is_one_line(mine, given, problem):

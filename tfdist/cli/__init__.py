@@ -35,7 +35,7 @@ COMMANDS = {
     "profile": ("tfdist.cli.profile", "show where the time of recorded steps went"),
     "report": ("tfdist.cli.report", "draw one or several runs into one page"),
     "render": ("tfdist.cli.render", "write manifests for Kubernetes or Slurm"),
-    "task": ("tfdist.cli.task", "run a command in srun, whose exit code srun then gives"),
+    "task": ("tfdist.cli.task", "run a command in srun, which then exits with its code"),
     "env": ("tfdist.cli.env", "show versions, devices and environment variables"),
 }
 _EXAMPLES = (
@@ -66,7 +66,7 @@ def reporting_errors(command: Callable[[], int]) -> int:
     except TfdistError as error:
         return excepthook.report(error)
     except KeyboardInterrupt as error:
-        # What runs at exit would else wait for the other workers, as after work that is done.
+        # Otherwise the exit handlers would wait for the other workers, as after finished work.
         sys.last_value = error
         return EXIT_INTERRUPTED
     except BrokenPipeError:

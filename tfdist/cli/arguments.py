@@ -33,7 +33,7 @@ class Parser(argparse.ArgumentParser):
         prog: The command.
         description: What it does.
         examples: Commands that show it, at the end of its help.
-        usage: What to say instead of a list of all flags, where they are many.
+        usage: What is printed instead of a list of all flags, where they are many.
     """
 
     def __init__(
@@ -227,7 +227,7 @@ def listing(
     width = max(map(len, names)) + 2
     lines = [f"usage: {command} {noun} {rest}", ""]
     lines += [f"  {name:{width}}{text}" for name, text in names.items()]
-    lines += ["", f"'{command} {noun} --help' says more.", "", examples_text(examples)]
+    lines += ["", f"See '{command} {noun} --help' for more.", "", examples_text(examples)]
     return "\n".join(lines)
 
 

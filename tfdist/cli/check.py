@@ -37,7 +37,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument(
         "--alive",
         action="store_true",
-        help="only say whether the task that writes $TFDIST_HEARTBEAT makes progress, for a "
+        help="only report whether the task that writes $TFDIST_HEARTBEAT makes progress, for a "
         f"liveness probe; exit code {EXIT_PEER_LOST} if it has made none for {_LIMITS} times "
         "$TFDIST_STALL (600) seconds",
     )
@@ -58,7 +58,7 @@ def main(argv: list[str]) -> int:
     meets = args.wait is not None and not cluster.is_local
     if meets:
         sigterm.end_process_one()
-        # A job of its own: it must not take the place of a task that is about to train.
+        # A separate job: it must not take the place of a task that is about to train.
         rendezvous(cluster, timeout=args.wait, job="tfdist check")
     if args.json:
         print_json({**to_dict(cluster), "met": meets})

@@ -11,7 +11,7 @@ def main(argv: list[str]) -> int:
     """Writes it; returns the exit code.
 
     Raises:
-        ConfigError: There is no such run, or the folder is there or cannot be written.
+        ConfigError: There is no such run, or the folder already exists or cannot be written.
     """
     parser = Parser(
         "tfdist export",
@@ -21,7 +21,10 @@ def main(argv: list[str]) -> int:
     )
     parser.add_argument("run", metavar="RUN", help="the --output-dir of a run of tfdist train")
     parser.add_argument(
-        "--output", required=True, metavar="DIR", help="the folder to write, not there yet"
+        "--output",
+        required=True,
+        metavar="DIR",
+        help="the folder to write; it must not exist",
     )
     options = parser.parse_args(argv)
     start_tensorflow()

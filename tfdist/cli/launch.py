@@ -60,7 +60,7 @@ def _job(args: argparse.Namespace, command: list[str]) -> Job:
 def _parser() -> Parser:
     parser = Parser(
         "tfdist launch",
-        "Run a cluster of local processes, each of them the command with a TF_CONFIG of its own.",
+        "Run a cluster of local processes, each of them the command with its own TF_CONFIG.",
         examples=(
             "tfdist launch --workers 2 python mine.py",
             "tfdist launch --chief 1 --ps 1 --workers 2 --max-restarts 3 tfdist train --epochs 3",

@@ -1,4 +1,4 @@
-"""JSON on stdout, and files; that these can be written is found out before the work, not after."""
+"""Writes JSON to stdout, and files, which are checked to be writable before the work begins."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def output(text: str) -> Path:
     place = path if path.exists() else path.absolute().parent
     if path.is_dir() or not os.access(place, os.W_OK):
         raise argparse.ArgumentTypeError(
-            f"{quote(text)} cannot be written; give a file in a directory that is there"
+            f"{quote(text)} cannot be written; give a file in a directory that exists"
         )
     return path
 
@@ -41,7 +41,7 @@ def picture(text: str) -> Path:
 
 
 def print_json(figures: Any) -> None:
-    """Prints, for other programs, all that a command has to say."""
+    """Prints all figures of a command, for other programs."""
     print(json.dumps(figures, indent=2), flush=True)
 
 

@@ -17,7 +17,7 @@ from tfdist.scaling.scale import scale
 
 # What a plan of batch and rate needs; a cost alone does not.
 _REQUIRED = ("per_replica_batch", "num_replicas", "base_learning_rate")
-# Images a worker and step, where only a cost is asked for.
+# Images per worker and step, where only a cost is asked for.
 _IMAGES = 32
 _BATCH, _RATE, _LENGTH = "batch", "learning rate", "length of the run"
 

@@ -53,7 +53,7 @@ class CostOptions:
     )
     activations: float | None = option(
         COST,
-        "instead of --model: values that a backward pass needs, an image",
+        "instead of --model: values that a backward pass needs, per image",
         least=0,
         most=MOST,
     )
@@ -86,12 +86,12 @@ class CostOptions:
         COST, "instead of --link: a file of tfdist bench collectives --json", metavar="FILE"
     )
     transport: str | None = option(
-        COST, "whose figures of that file are taken (ring)", metavar="NAME"
+        COST, "the transport of that file whose figures are used (ring)", metavar="NAME"
     )
     wire_dtype: str = option(
         COST, "the type in which gradients are sent", FLOAT32, choices=WIRE_BYTES
     )
-    overlap: bool = option(COST, "gradients are sent while the backward pass goes on", False)
+    overlap: bool = option(COST, "gradients are sent during the backward pass", False)
     servers: int | None = option(COST, "parameter servers, instead of an all-reduce")
     workers: list[int] | None = option(
         COST, "the numbers of workers to predict for (1,2,4,...,4096)"
@@ -138,9 +138,9 @@ def estimate(
 
     Args:
         options: What is known of the model and the machines.
-        batch: Images a worker and step.
+        batch: Images per worker and step.
         replicas: Workers among which updates are sharded.
-        images: Images an epoch, if known.
+        images: Images per epoch, if known.
         epochs: Epochs, if known.
 
     Raises:

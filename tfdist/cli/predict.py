@@ -1,4 +1,4 @@
-"""`tfdist predict`: what a run's model takes image files for."""
+"""`tfdist predict`: classify image files with a run's model."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ def main(argv: list[str]) -> int:
     """Prints a line for each file; returns the exit code.
 
     Raises:
-        ConfigError: The arguments are wrong, there is no such run or file, or one is no image.
+        ConfigError: The arguments are wrong, or there is no such run, or no such image.
     """
     parser = Parser(
         "tfdist predict",
-        "Print the class that the model of RUN takes each image for, and how likely it is.",
+        "Print the most likely class of each image by the model of RUN, and its probability.",
         examples=(
             "tfdist predict runs/digits seven.png",
             "tfdist predict runs/digits scans --top 3",

@@ -1,4 +1,4 @@
-"""`tfdist profile`: shows where the time of recorded steps went, and writes a timeline."""
+"""`tfdist profile`: show where the time of recorded steps went, and write a timeline."""
 
 from __future__ import annotations
 

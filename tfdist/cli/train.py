@@ -44,7 +44,7 @@ class _Options(TrainOptions):
 
 
 def main(argv: list[str]) -> int:
-    """Trains as the flags say; returns the exit code.
+    """Trains as the flags ask for; returns the exit code.
 
     Raises:
         ConfigError: A flag or the cluster is wrong; nothing was started.
@@ -88,8 +88,7 @@ def parse(argv: list[str]) -> dict[str, Any]:
     """
     parser = Parser(
         "tfdist train",
-        "Train an image classifier with any strategy: ResNet50 on the bundled digits, if nothing "
-        "else is said.",
+        "Train an image classifier with any strategy: by default ResNet50 on the bundled digits.",
         examples=_EXAMPLES,
         usage="tfdist train [FLAGS]",
     )

@@ -66,7 +66,7 @@ def open_folder(
 
     Raises:
         ConfigError: There is no such folder, or it is laid out in another way, or it has a split
-            to test on beside a `validation_split`.
+            to test on as well as a `validation_split`.
     """
     builder = image_folder(path)
     test = next((part for part in TEST_NAMES if part in builder.info.splits), None)
@@ -99,7 +99,7 @@ def open_tfds(
     timeout: float,
     stage_dir: str | os.PathLike[str] | None = None,
 ) -> tuple[tfds.core.DatasetBuilder, TfdsSplit, TfdsSplit | None]:
-    """Opens a data set of TFDS, preparing it if it is not there yet.
+    """Opens a data set of TFDS, preparing it if that has not been done yet.
 
     Args:
         name: Its name, with config and version where wanted.

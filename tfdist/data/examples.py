@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from typing_extensions import override
 
 from tfdist.data.recipe import Recipe, recipe_for
 from tfdist.data.source import Source
@@ -31,7 +32,7 @@ def from_examples(
     recipe: Recipe | None = None,
     seed: int = 0,
 ) -> Source:
-    """Makes a dataset of images and labels of your own.
+    """Makes a dataset of your own images and labels.
 
     Every worker needs all of them: each reads its part of every global batch.
 
@@ -39,7 +40,7 @@ def from_examples(
         train: images and labels to train on. A pair of arrays: `(examples, height, width)` or
             `(examples, height, width, channels)`, uint8 or floating point in 0 to 1, and integers
             `(examples,)` or `(examples, 1)`. Or a `tf.data.Dataset` of single such examples,
-            whose number it knows (else `tf.data.experimental.assert_cardinality` tells it).
+            of known length (`tf.data.experimental.assert_cardinality` sets it).
         test: those to test on, in the same form; None for none.
         class_names: the names of labels 0, 1, ...; numbers if None, which a `tf.data.Dataset`
             does not allow, as its labels are not known beforehand.
@@ -106,7 +107,7 @@ def from_function(
     recipe: Recipe | None,
     seed: int,
 ) -> Source:
-    """Returns the dataset that a function of the user's makes.
+    """Returns the dataset that a user's function makes.
 
     Args:
         name: `package.module:function`. It gets those of the options for which it has a parameter;
@@ -175,12 +176,13 @@ class _Stream(StreamSplit):
         self._examples = examples.map(_example)
 
     @property
+    @override
     def decoded_bytes(self) -> int | None:
-        """Bytes of all images together, None where their sizes vary."""
         if None in self.shape:
             return None
         return self.num_examples * int(np.prod(self.shape)) * self._itemsize
 
+    @override
     def stream(self, start: int, stop: int, file_seed: int | None) -> tf.data.Dataset:
         """Reads the examples `[start, stop)`, always in their own order; those before as well."""
         return self._examples.skip(start).take(stop - start)
@@ -231,7 +233,7 @@ def _of_dataset(where: str, examples: tf.data.Dataset) -> _Stream:
     if count <= 0:
         raise ConfigError(
             f"{where}: a tf.data.Dataset of unknown, no or endless length is given; leave out "
-            "repeat(), and tell it its length by tf.data.experimental.assert_cardinality"
+            "repeat(), and set its length with tf.data.experimental.assert_cardinality"
         )
     made = _Stream(examples, count)
     first = next(iter(made.stream(0, 1, None)))[0].numpy()
@@ -255,13 +257,13 @@ def _count_classes(splits: Any) -> int:
     splits = list(splits)
     if not all(isinstance(split, _Arrays) for split in splits):
         raise ConfigError(
-            f"{_WHERE}(class_names): missing beside a tf.data.Dataset; give a name for each label"
+            f"{_WHERE}(class_names): missing for a tf.data.Dataset; give a name for each label"
         )
     return max(split.num_classes for split in splits)
 
 
 def check_options(seed: int, channels: int | None) -> None:
-    """Checks what every way to open a dataset takes.
+    """Checks the arguments that every way to open a dataset has.
 
     Raises:
         ConfigError: One of them is not allowed.

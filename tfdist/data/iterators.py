@@ -1,4 +1,4 @@
-"""Begins iterators over datasets that can be dropped at once."""
+"""Makes iterators over datasets that can be dropped without waiting."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ def load(
     prepare_timeout: float = 3600.0,
     stage_dir: str | os.PathLike[str] | None = None,
 ) -> Source:
-    """Opens a dataset, preparing it on disk if it is not there yet.
+    """Opens a dataset, preparing it on disk if that has not been done yet.
 
     Any number of processes may call it at once: one per machine prepares, the others wait.
 
@@ -48,7 +48,7 @@ def load(
             any TFDS dataset with `image` and `label`, with config and version where
             wanted, as in `cifar10`, `imagenet2012:5.1.0`, `cifar10_corrupted/fog_3`;
             `folder:PATH`, images in `PATH/<split>/<class>/`;
-            `package.module:function`, a function of yours that returns a `Source`, or pairs of
+            `package.module:function`, your function that returns a `Source`, or pairs of
             images and labels to train and to test on as `keras.datasets.cifar10:load_data` does;
             `synthetic`, random images for benchmarks.
         data_dir: where TFDS keeps its datasets. None: $TFDIST_DATA_DIR, else

@@ -35,17 +35,19 @@ def pack(path: str, name: str, data_dir: str, *, shards: int | None = None) -> d
         The number of images of each split.
 
     Raises:
-        ConfigError: There is no such folder, a file is no image, the name cannot be that of a data
-            set or is taken, or the files cannot be written.
+        ConfigError: There is no such folder, a file is not an image, the name cannot be that of a
+            data set or is taken, or the files cannot be written.
     """
     if not (name.isascii() and name.isidentifier() and name == name.lower()):
         raise ConfigError(
-            f"pack(name): {quote(name)} is given; allowed: small letters, digits and _"
+            f"pack(name): {quote(name)} is given; allowed: lower-case letters, digits and _"
         )
     folder = image_folder(path)
     place = os.path.join(os.path.expanduser(data_dir), name)
     if os.path.exists(os.path.join(place, _VERSION)):
-        raise ConfigError(f"pack(name): {quote(place)} is there; give another name, or remove it")
+        raise ConfigError(
+            f"pack(name): {quote(place)} already exists; give another name, or remove it"
+        )
     names = folder.info.features["label"].names
     splits = {split: folder.split(split) for split in folder.info.splits}
     try:
@@ -78,13 +80,12 @@ def _examples(
     for number, (path, label) in enumerate(zip(split.paths, split.labels, strict=True)):
         data = tf.io.read_file(path)
         try:
-            # A file that cannot be decoded would end a training in its midst.
+            # A file that cannot be decoded would end a training midway.
             tf.io.decode_image(data, channels=3, expand_animations=False)
         except tf.errors.OpError as error:
             reason = str(error.message).partition(" [")[0][:100]
             raise ConfigError(
-                f"pack: {quote(path)} is no image that can be read ({reason}); replace it by one, "
-                "or remove it"
+                f"pack: {quote(path)} is not a readable image ({reason}); replace it, or remove it"
             ) from None
         now = time.monotonic()
         if now - reported >= _REPORT_SECONDS:

@@ -205,7 +205,7 @@ class _ImagePipeline(Pipeline):
             return self._transform(image, None)
         key = derive_seeds(self.seed, epoch, AUGMENT)
         # The epoch's key in both words; the position in the first. The flip uses the
-        # second word's successor, which is no other position's crop.
+        # second word's successor, which is not another position's crop.
         seed = tf.stack([tf.cast(position, tf.int32) ^ key[0], tf.constant(key[1])])
         return self._transform(image, seed)
 

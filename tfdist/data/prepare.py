@@ -128,12 +128,12 @@ def _remove_leftovers(folder: Path, age: float) -> None:
 
 def _require_network(builder: tfds.core.DatasetBuilder) -> None:
     """Fails at once where TFDS would retry for minutes and then fail."""
-    ours = type(builder).__module__.startswith("tensorflow_datasets.")
+    is_of_tfds = type(builder).__module__.startswith("tensorflow_datasets.")
     by_hand = bool(builder.MANUAL_DOWNLOAD_INSTRUCTIONS)
     proxied = any(name.lower() in ("http_proxy", "https_proxy", "all_proxy") for name in os.environ)
     downloads = Path(os.fspath(builder.data_dir)).parents[1] / "downloads"
     downloaded = any(path.is_file() for path in downloads.rglob("*"))
-    if not ours or by_hand or proxied or downloaded:
+    if not is_of_tfds or by_hand or proxied or downloaded:
         return
     try:
         socket.getaddrinfo(_PROBE_HOST, 443)

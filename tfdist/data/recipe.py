@@ -41,7 +41,7 @@ IMAGENET = Recipe(
     crop="resized", mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225), default_size=224
 )
 
-# By TFDS name. Digits and house numbers are not flipped: a mirrored 2 is no 2.
+# By TFDS name. Digits and house numbers are not flipped: a mirrored 2 is not a 2.
 _RECIPES = {
     # Mean and deviation of the 1,500 training images; they fill their frame, so shift little.
     "digits": Recipe(pad=1 / 16, flip=False, mean=(0.3054,), std=(0.3759,)),

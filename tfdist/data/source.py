@@ -70,7 +70,7 @@ class Source:
 
         Args:
             global_batch: examples in a batch, over all workers.
-            augment: augment as the recipe says.
+            augment: augment by the recipe.
             shuffle: read each epoch in a different random order.
             drop_remainder: leave the last, partial batch out.
             cache: keep the decoded images in memory, in every process. Global batches are
@@ -138,7 +138,7 @@ class Source:
 
         Args:
             global_batch: examples in a batch.
-            augment: augment as the recipe says.
+            augment: augment by the recipe.
 
         Returns:
             By the stage's name, in order, data without end: single examples, encoded, decoded

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 import tensorflow as tf
 import tensorflow_datasets as tfds
+from typing_extensions import override
 
 from tfdist.data.iterators import untuned
 from tfdist.data.tfds_side_effects import warnings_hidden
@@ -145,13 +146,14 @@ class TfdsSplit(StreamSplit):
             self.num_examples = int(self._raw(name, None).cardinality())
 
     @property
+    @override
     def decoded_bytes(self) -> int | None:
-        """Bytes of all decoded images together, None where their sizes vary."""
         if None in self._image.shape:
             return None
         pixels = int(np.prod(self._image.shape))
         return self.num_examples * pixels * np.dtype(self._image.np_dtype).itemsize
 
+    @override
     def stream(self, start: int, stop: int, file_seed: int | None) -> tf.data.Dataset:
         """Reads the examples `[start, stop)`, still encoded, and only the files they are in."""
         if not self._sized:
@@ -159,14 +161,14 @@ class TfdsSplit(StreamSplit):
         part = tfds.core.ReadInstruction(self._name, from_=start, to=stop, unit="abs")
         return self._raw(part, file_seed)
 
+    @override
     def decode(self, image: tf.Tensor) -> tf.Tensor:
-        """Decodes one image of `stream`."""
         return self._image.decode_example(image)
 
     def _raw(self, part: Any, file_seed: int | None) -> tf.data.Dataset:
         options = tf.data.Options()
         options.deterministic = True
-        # The coordinator traces this; TFDS's own code is no graph code.
+        # The coordinator traces this, and TFDS's own code is not made for graphs.
         as_dataset = tf.autograph.experimental.do_not_convert(self._builder.as_dataset)
         with warnings_hidden():
             dataset = as_dataset(

@@ -72,7 +72,7 @@ def named_model(
 
 
 def _of_function(where: str, name: str, shape: tuple[int, int, int], classes: int) -> keras.Model:
-    """Returns the model that a function of the user's makes.
+    """Returns the model that a user's function makes.
 
     It gets the shape of an image and the number of classes where it has parameters of the names
     `input_shape` and `classes`.
@@ -104,8 +104,8 @@ def _of_keras(name: str, where: str) -> Any:
 def _saved(name: str, shape: Any, classes: int | None, where: str) -> Any:
     if where == _PLAN and (shape is not None or classes is not None):
         raise ConfigError(
-            f"plan(--image-size): given beside the file {quote(name)}, whose model has a size and "
-            "classes of its own; leave --image-size and --classes out"
+            f"plan(--image-size): given with the file {quote(name)}, whose model has its own size "
+            "and classes; leave --image-size and --classes out"
         )
     if not Path(name).is_file():
         raise ConfigError(f"{where}: {quote(name)} is not a file; give one that Keras saved")

@@ -1,6 +1,6 @@
 """Counts the parameters, operations and activations of a Keras model.
 
-The operations are counted twice: by TensorFlow's own profiler, which reads them off the graph of a
+The operations are counted twice: by TensorFlow's own profiler, which reads them from the graph of a
 forward pass, and by the arithmetic of the layers. The first has all that the profiler knows (also
 biases and normalizations), the second the multiply-adds of convolutions and dense layers, which is
 what papers give. A layer of another kind that has a matrix of weights is named.
@@ -46,7 +46,7 @@ def count_operations(model: keras.Model) -> Operations:
     """Counts the operations of a forward pass of one example.
 
     Args:
-        model: A model whose inputs have fixed shapes, but for the batch.
+        model: A model whose inputs have fixed shapes, except for the batch.
 
     Raises:
         ConfigError: An input's shape is not fixed, or not known.
@@ -105,7 +105,7 @@ def multiply_adds(layer: Any) -> int | None:
 
 
 def _positions(layer: Any, *, of_input: bool = False) -> int:
-    """Returns the places at which a convolution's kernel is put; 1 for other layers."""
+    """Returns the number of positions of a convolution's kernel; 1 for other layers."""
     if not hasattr(layer, "data_format") or not layer.weights:
         return 1
     shape = (layer.input if of_input else layer.output).shape[1:]
@@ -125,7 +125,7 @@ def _output_values(layer: Any) -> int:
         return 0
     try:
         outputs = keras.tree.flatten(layer.output)
-    except AttributeError:  # Called in a model's own code, and not in a graph of layers.
+    except AttributeError:  # Called in a model's own code, not in a graph of layers.
         return 0
     return sum(math.prod(size or 1 for size in each.shape[1:]) for each in outputs)
 
@@ -139,7 +139,7 @@ def _inputs(model: Any) -> list[tf.TensorSpec]:
         shapes = ", ".join(str(each.shape) for each in inputs) or "none"
         raise ConfigError(
             f"plan(--model): {model.name!r} has inputs of shapes {shapes}; allowed: a model made "
-            "of layers whose inputs have fixed shapes but for the batch; give --image-size, or "
+            "of layers whose inputs have fixed shapes except for the batch; give --image-size, or "
             "--multiply-adds and --parameters"
         )
     return [tf.TensorSpec((1, *each.shape[1:]), each.dtype) for each in inputs]

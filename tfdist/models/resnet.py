@@ -45,7 +45,7 @@ def resnet50(
         The model, not compiled.
 
     Raises:
-        ConfigError: An argument is out of range, or `weights` is no such file.
+        ConfigError: An argument is out of range, or `weights` is not such a file.
 
     Example:
         >>> model = tfdist.models.resnet50(input_shape=(32, 32, 3), classes=10)

@@ -36,7 +36,7 @@ _POLL = 1.0  # seconds
 def evaluate(cluster: Cluster, options: TrainOptions) -> list[dict[str, Any]]:
     """Evaluates each checkpoint of a job as it appears, until that of its last epoch.
 
-    A checkpoint that was evaluated before this process was started again is not evaluated anew.
+    A checkpoint that was evaluated before this process was restarted is not evaluated again.
 
     Args:
         cluster: The cluster whose evaluator this process is.
@@ -103,12 +103,12 @@ def _appearing(folder: pathlib.Path, epochs: int) -> Iterator[tuple[pathlib.Path
 
 
 def _restore(model: keras.Model, path: pathlib.Path, saved: Reader) -> None:
-    there = [tuple(shape) for _, shape, _ in saved.manifest["model"]]
-    here = [tuple(variable.shape) for variable in model.variables]
-    if here != there:
+    saved_shapes = [tuple(shape) for _, shape, _ in saved.manifest["model"]]
+    shapes = [tuple(variable.shape) for variable in model.variables]
+    if shapes != saved_shapes:
         raise ConfigError(
-            f"checkpoint_dir: {path} is of another model ({len(there)} variables there, "
-            f"{len(here)} here, or other shapes); give the evaluator the flags of the job"
+            f"checkpoint_dir: {path} is of another model ({len(saved_shapes)} variables, "
+            f"{len(shapes)} here, or other shapes); give the evaluator the flags of the job"
         )
     for index, variable in enumerate(model.variables):
         variable.value.assign(tf.constant(saved.read(f"model/{index}")))

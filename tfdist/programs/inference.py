@@ -27,7 +27,7 @@ _BATCH = 32
 
 @dataclasses.dataclass(frozen=True)
 class Guess:
-    """What a model takes an image for.
+    """The classes that a model finds likely for an image.
 
     Attributes:
         path: The file.
@@ -77,7 +77,7 @@ def evaluate(run: str, dataset: str | None, data_dir: str | None, batch: int) ->
 
 
 def predict(run: str, paths: Sequence[str], top: int) -> Iterator[Guess]:
-    """Yields what a run's model takes image files for.
+    """Yields the likeliest classes of image files by a run's model.
 
     Args:
         run: The run's output directory.
@@ -85,7 +85,7 @@ def predict(run: str, paths: Sequence[str], top: int) -> Iterator[Guess]:
         top: How many classes to name.
 
     Raises:
-        ConfigError: There is no such run or file, or a file is no image.
+        ConfigError: There is no such run or file, or a file is not an image.
     """
     files = _files(paths)
     saved = saved_model.load(run, "predict")
@@ -110,11 +110,11 @@ def export(run: str, folder: str) -> pathlib.Path:
         folder: The folder to write.
 
     Raises:
-        ConfigError: There is no such run, or the folder is there or cannot be written.
+        ConfigError: There is no such run, or the folder already exists or cannot be written.
     """
     path = pathlib.Path(folder)
     if path.exists():
-        raise ConfigError(f"export(--output): {quote(folder)} is there; give another name")
+        raise ConfigError(f"export(--output): {quote(folder)} already exists; give another name")
     saved = saved_model.load(run, "export")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -138,7 +138,7 @@ def _files(paths: Sequence[str]) -> list[str]:
                 f"predict: {quote(given)} has no images; allowed: files of {', '.join(_IMAGES)}"
             )
         if not path.is_dir() and not path.is_file():
-            raise ConfigError(f"predict: {quote(given)} is not there; give files or folders")
+            raise ConfigError(f"predict: {quote(given)} does not exist; give files or folders")
         found += inside if path.is_dir() else [given]
     return found
 
@@ -148,6 +148,6 @@ def _read(saved: SavedModel, path: str) -> Any:
         image = tf.io.decode_image(tf.io.read_file(path), channels=3, expand_animations=False)
     except tf.errors.OpError:
         raise ConfigError(
-            f"predict: {quote(path)} is no image that can be read; allowed: {', '.join(_IMAGES)}"
+            f"predict: {quote(path)} is not a readable image; allowed: {', '.join(_IMAGES)}"
         ) from None
     return saved.prepare(image).numpy()

@@ -17,7 +17,7 @@ _WHERE = "train(--model)"
 
 
 def make_model(options: TrainOptions, source: data.Source, plan: Plan) -> keras.Model:
-    """Returns the model, compiled unless a function of the user's has compiled it.
+    """Returns the model, compiled here unless the user's function has compiled it.
 
     Args:
         options: The options of the run.
@@ -54,8 +54,8 @@ def _model(options: TrainOptions, source: data.Source) -> keras.Model:
         )
     if options.synchronized_batch_norm:
         raise ConfigError(
-            f"train(--synchronized-batch-norm): given beside --model {options.model}, which has "
-            "layers of its own; allowed beside resnet50 and small_cnn"
+            f"train(--synchronized-batch-norm): given with --model {options.model}, which has "
+            "its own layers; allowed with resnet50 and small_cnn"
         )
     model = named_model(options.model, source.image_shape, source.num_classes, where=_WHERE)
     if model.compiled:
@@ -70,13 +70,13 @@ def _model(options: TrainOptions, source: data.Source) -> keras.Model:
 
 
 def _check_nothing_is_lost(options: TrainOptions) -> None:
-    """Refuses options that a compiled model has of its own."""
+    """Refuses options that a compiled model has already fixed."""
     default = TrainOptions()
     for name in ("optimizer", "weight_decay", "label_smoothing", "clip_norm", "ema"):
         if getattr(options, name) != getattr(default, name):
             raise ConfigError(
                 f"train(--{name.replace('_', '-')}): {getattr(options, name)} is given, but the "
-                f"model of {options.model} is compiled already; return it without compiling it"
+                f"model of {options.model} is already compiled; return it without compiling it"
             )
 
 

@@ -21,7 +21,7 @@ _DATA, _MODEL, _OPTIMISATION, _SPEED = "data", "model", "optimisation", "speed"
 # The largest number of anything that is counted.
 _MOST = 1_000_000_000
 
-# Options that say where files are; tasks may have their own, and a run has the same results.
+# Options that name places of files, which may differ between tasks without changing results.
 PLACES = ("output_dir", "data_dir", "stage_dir", "checkpoint_dir", "overwrite")
 _SMOKE_STEPS = 3
 
@@ -39,12 +39,12 @@ class TrainOptions:
     data_dir: str | None = option(_DATA, "the folder of TFDS's datasets")
     stage_dir: str | None = option(_DATA, "a node's own disk, to copy the data to first")
     validation_split: float = option(
-        _DATA, "part of a folder's images to test on", 0.0, least=0, most=1
+        _DATA, "fraction of a folder's images to test on", 0.0, least=0, most=1
     )
     image_size: int | None = option(
         _DATA, "height and width, in pixels; the images' own", least=8, most=100_000
     )
-    augment: bool = option(_DATA, "augment as the dataset's recipe says", True)
+    augment: bool = option(_DATA, "augment by the dataset's recipe", True)
     per_replica_batch: int = option(_DATA, "examples per replica and step", 32, most=_MOST)
     limit_steps: int | None = option(_DATA, "steps of an epoch, for a part of the data", most=_MOST)
 
@@ -81,7 +81,7 @@ class TrainOptions:
     )
     weight_decay: float = option(_OPTIMISATION, "decoupled weight decay", 0.0, least=0, most=1)
     label_smoothing: float = option(
-        _OPTIMISATION, "the part of a label that all classes share", 0.0, least=0, most=1
+        _OPTIMISATION, "the fraction of a label that all classes share", 0.0, least=0, most=1
     )
     clip_norm: float | None = option(
         _OPTIMISATION, "the most that the gradient's norm may be", least=0, most=_MOST
@@ -97,12 +97,12 @@ class TrainOptions:
     overwrite: bool = option(OUTPUT, "remove the run that is in it", False)
     checkpoint_dir: str | None = option(OUTPUT, "where training is saved, and resumed from")
     checkpoint_steps: int | None = option(
-        OUTPUT, "batches between two checkpoints; else each epoch"
+        OUTPUT, "batches between two checkpoints; by default each epoch"
     )
     checkpoint_seconds: float | None = option(
         OUTPUT, "seconds between them", least=0, most=MOST_SECONDS
     )
-    smoke: bool = option(OUTPUT, "try all parts out: 3 steps, a validation, a checkpoint", False)
+    smoke: bool = option(OUTPUT, "try everything out: 3 steps, a validation, a checkpoint", False)
 
     mixed_precision: str = option(
         _SPEED,
@@ -116,7 +116,7 @@ class TrainOptions:
     wire_dtype: str = option(_SPEED, "the type gradients are sent in", "auto", choices=WIRE_TYPES)
     local_steps: int = option(_SPEED, "steps between two averages of the workers", 1, most=_MOST)
     outer_learning_rate: float = option(
-        _SPEED, "the part of the way to an average", 1.0, least=0, most=_MOST
+        _SPEED, "the fraction of the way to an average", 1.0, least=0, most=_MOST
     )
     outer_momentum: float = option(_SPEED, "Nesterov momentum of that way", 0.0, least=0, most=1)
     steps_per_call: int | None = option(_SPEED, "steps in one call of TensorFlow", most=_MOST)
@@ -124,7 +124,7 @@ class TrainOptions:
     profile_tasks: Sequence[str] | None = option(_SPEED, "the tasks that do: worker/1,...; all")
 
     def settled(self) -> TrainOptions:
-        """Returns the options of the run that they describe, whose defaults follow from others."""
+        """Returns the options with those defaults filled in that follow from other options."""
         found: dict[str, Any] = {}
         if self.smoke:
             found |= {"epochs": 1, "limit_steps": _SMOKE_STEPS}

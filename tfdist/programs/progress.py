@@ -10,6 +10,7 @@ import keras
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as RichProgress
+from typing_extensions import override
 
 # Seconds between two lines.
 _EVERY = 5.0
@@ -49,12 +50,12 @@ class Progress(keras.callbacks.Callback):
         """Duration of the training so far, in seconds, including evaluation."""
         return self._total
 
+    @override
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-        """Starts the clock."""
         self._began = self._last = time.monotonic()
 
+    @override
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Stores the number of the epoch."""
         self._epoch = epoch
         self._previous = -1
         self._mark = time.monotonic()
@@ -130,10 +131,10 @@ class _Bar:
         self._task = self._shown.add_task("", total=steps)
         self._shown.start()
 
-    def show(self, step: int, said: str) -> None:
+    def show(self, step: int, text: str) -> None:
         """Moves it on; it is drawn ten times a second."""
         if self._shown is not None:
-            self._shown.update(self._task, completed=step, description=said)
+            self._shown.update(self._task, completed=step, description=text)
 
     def end(self) -> None:
         """Removes it."""
@@ -158,8 +159,8 @@ class TimeLimit(keras.callbacks.Callback):
         self._seconds = seconds
         self._end = 0.0
 
+    @override
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-        """Starts the clock."""
         self._end = time.monotonic() + self._seconds
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:

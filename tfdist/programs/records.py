@@ -26,7 +26,7 @@ BOARD = "tensorboard"
 class History(keras.callbacks.Callback):
     """The metrics of all epochs of a run, in a file that is whole after each of them.
 
-    Epochs before the first one of this process are kept from the file, the others written anew.
+    Epochs before the first one of this process are kept from the file, the others are replaced.
 
     Args:
         path: The file; None to write none.
@@ -63,7 +63,7 @@ class History(keras.callbacks.Callback):
 
 
 def _columns(epochs: dict[int, dict[str, Any]]) -> dict[str, list[Any]]:
-    """Returns one list a metric, and the numbers of the epochs; None where one lacks the metric."""
+    """Returns a list per metric, and the numbers of the epochs; None where one lacks the metric."""
     names = {name: None for row in epochs.values() for name in row}
     columns: dict[str, list[Any]] = {"epoch": sorted(epochs)}
     for name in names:
@@ -80,7 +80,7 @@ def _read(path: pathlib.Path) -> dict[int, dict[str, Any]]:
             for place, number in enumerate(numbers)
         }
     except (OSError, ValueError, TypeError, KeyError, IndexError, AttributeError):
-        return {}  # There is none, or it is not one of ours.
+        return {}  # There is none, or another program has written it.
 
 
 class Events(keras.callbacks.Callback):
@@ -91,9 +91,9 @@ class Events(keras.callbacks.Callback):
 
     Args:
         folder: The run's output directory.
-        global_batch: Examples a step.
+        global_batch: Examples per step.
         timings: `Trainer.timings`.
-        start: What the line of the start says besides.
+        start: Further fields of the line of the start.
     """
 
     def __init__(
@@ -113,7 +113,7 @@ class Events(keras.callbacks.Callback):
             self._board = tf.summary.create_file_writer(str(folder / BOARD))
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Writes the start, with the epoch that it begins or goes on with."""
+        """Writes the start, with the epoch that it begins or continues with."""
         if self._start is not None:
             self._write("start", epoch, attempt=_attempt(), **self._start)
             self._start = None
@@ -139,9 +139,9 @@ class Events(keras.callbacks.Callback):
             self._board.flush()
 
     def _write(self, event: str, epoch: int, **fields: Any) -> None:
-        told = {"event": event, "time": time.time(), "epoch": epoch, **fields}
+        line = {"event": event, "time": time.time(), "epoch": epoch, **fields}
         with contextlib.suppress(OSError), self._path.open("a") as file:
-            file.write(json.dumps(told, default=float) + "\n")
+            file.write(json.dumps(line, default=float) + "\n")
 
 
 def _attempt() -> int:

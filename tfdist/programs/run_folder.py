@@ -1,4 +1,4 @@
-"""The folder of a run: what may be written to it, and what is there of an earlier run."""
+"""Prepares the folder of a run, which may hold an earlier run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tfdist.programs.records import BOARD
 from tfdist.validation import quote
 
 CONFIG = "config.yaml"
-# A run with other values of these is another run; the others may change when it goes on.
+# A run with other values of these is another run; the others may change when it continues.
 _IDENTITY = (
     *("dataset", "validation_split", "model", "image_size", "augment", "optimizer", "seed"),
     *("label_smoothing", "ema", "synchronized_batch_norm", "mixed_precision", "accumulate_steps"),
@@ -50,7 +50,7 @@ def output_directory(given: str | None) -> pathlib.Path | None:
 
 
 def open_run(options: TrainOptions) -> pathlib.Path | None:
-    """Makes the folder of a run ready: for going on with what is there, or for a new run.
+    """Prepares the folder of a run, to continue the run that is in it or to begin a new one.
 
     Args:
         options: The options of the run, settled.
@@ -65,7 +65,7 @@ def open_run(options: TrainOptions) -> pathlib.Path | None:
     if path is None:
         return None
     before = _read(path / CONFIG)
-    # A job that was started again goes on, else it would remove what it has just saved.
+    # A job that was restarted continues: it would otherwise remove what it has just saved.
     if options.overwrite and not _is_a_restart():
         _clear(path, options.checkpoint_dir)
     else:
@@ -92,7 +92,7 @@ def _is_a_restart() -> bool:
 
 
 def _clear(path: pathlib.Path, checkpoint_dir: str | None) -> None:
-    """Removes the files of a run, and nothing else that may be there."""
+    """Removes the files of a run, and nothing else."""
     for name in _FILES:
         (path / name).unlink(missing_ok=True)
     for name in _FOLDERS:

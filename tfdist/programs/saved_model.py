@@ -1,7 +1,7 @@
-"""The model that a run leaves: takes images as they were read, and knows its classes.
+"""Saves and loads the model that a run leaves, which takes raw images and knows its classes.
 
 `model.keras` holds the trained model behind the normalisation of the dataset's recipe, so it takes
-pixels of 0 to 255 in the size it was trained on. `images.json`, beside it, has the names of the
+pixels of 0 to 255 in the size it was trained on. `images.json`, next to it, has the names of the
 classes and how an image is brought to that size.
 """
 
@@ -71,7 +71,7 @@ def save(
     """
     new = folder / f".trained.{MODEL}"  # Keras looks at how the name ends.
     model.save(new)
-    # A model of its own, outside the strategy: there, making layers would need the other workers.
+    # A separate model, outside the strategy: there, making layers would need the other workers.
     inner = keras.saving.load_model(new)
     new.unlink()
     mean, std = (_of_channels(v, source) for v in (source.recipe.mean, source.recipe.std))
@@ -91,7 +91,7 @@ def save(
     outer.compile_from_config(inner.get_compile_config())
     for to, variable in zip(outer.optimizer.variables, inner.optimizer.variables, strict=True):
         to.assign(variable)
-    told = {
+    description = {
         "dataset": options.dataset,
         "validation_split": options.validation_split,
         "classes": list(source.class_names),
@@ -99,7 +99,7 @@ def save(
         "recipe": dataclasses.asdict(source.recipe),
     }
     with write_whole(folder / IMAGES) as new:
-        new.write_text(json.dumps(told, indent=1) + "\n")
+        new.write_text(json.dumps(description, indent=1) + "\n")
     save_model(outer, folder / MODEL)
 
 
@@ -127,19 +127,19 @@ def load(folder: str, where: str) -> SavedModel:
                 "tfdist train that has ended"
             )
     try:
-        told: dict[str, Any] = json.loads((path / IMAGES).read_text())
+        found: dict[str, Any] = json.loads((path / IMAGES).read_text())
         recipe: dict[str, Any] = {
             name: tuple(value) if isinstance(value, list) else value
-            for name, value in told["recipe"].items()
+            for name, value in found["recipe"].items()
         }
-        height, width, channels = told["image_shape"]
+        height, width, channels = found["image_shape"]
         return SavedModel(
             model=keras.saving.load_model(path / MODEL),
-            classes=tuple(told["classes"]),
+            classes=tuple(found["classes"]),
             recipe=data.Recipe(**recipe),
             image_shape=(height, width, channels),
-            dataset=told["dataset"],
-            validation_split=told["validation_split"],
+            dataset=found["dataset"],
+            validation_split=found["validation_split"],
         )
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         reason = str(error).strip().splitlines()[0][:200]

@@ -87,7 +87,7 @@ class Summary:
 
     def _speed(self) -> list[tuple[str, str]]:
         if not self.seconds:
-            return [("training time", "none: the run was done before")]
+            return [("training time", "none: the run was already finished")]
         speed = (
             f"{self.images_per_second:.1f}"
             if self.images_per_second
@@ -131,7 +131,7 @@ def train(cluster: Cluster, options: TrainOptions) -> Summary | None:
         print(plan, flush=True)
     if output is not None:
         _note_plan(plan, output / "plan.json")
-    # After the data, as preparing it may draw numbers: the first run would have other weights.
+    # After the data, as preparing it may draw random numbers: the first run would differ.
     keras.utils.set_random_seed(options.seed)
     trainer = make_trainer(options, source, plan, strategy, profile=steps)
     progress = Progress(plan.global_batch, options.epochs)
@@ -160,11 +160,11 @@ def train(cluster: Cluster, options: TrainOptions) -> Summary | None:
         raise
     finally:
         progress.close()
-    anew = bool(trainer.timings)
+    has_trained = bool(trainer.timings)
     metrics = history.last
-    # Where the finished run was there, nothing was left to train. And `fit` ends with the average
+    # Where the run was finished before, nothing was left to train. And `fit` ends with the average
     # of the weights, while the last epoch's results are of those before that.
-    if test is not None and (not anew or options.ema is not None):
+    if test is not None and (not has_trained or options.ema is not None):
         results = trainer.evaluate(test, return_dict=True, verbose=0)
         metrics = {f"val_{name}": value for name, value in results.items()}
     if not cluster.is_chief:
@@ -181,7 +181,7 @@ def train(cluster: Cluster, options: TrainOptions) -> Summary | None:
         model_path=None if output is None else output / saved_model.MODEL,
     )
     if output is not None:
-        _save(trainer.model, source, options, summary, output, anew=anew)
+        _save(trainer.model, source, options, summary, output, has_trained=has_trained)
     return summary
 
 
@@ -226,16 +226,16 @@ def _events(
 
 
 def _what_is_saved(options: TrainOptions) -> str:
-    """Returns what a run that is interrupted has saved, and how to go on."""
+    """Returns what a run that is interrupted has saved, and how to continue it."""
     if options.checkpoint_dir is None:
-        return "nothing is saved; with --output-dir a run is saved and can go on"
+        return "nothing is saved; with --output-dir a run is saved and can continue"
     for path in sorted(pathlib.Path(options.checkpoint_dir).glob("checkpoint-*.tfdist"))[::-1]:
         with contextlib.suppress(OSError, DamagedError, UnknownFormatError):
             with open_checkpoint(path) as saved:
                 position = saved.manifest["position"]
             done = f"epoch {position['epoch'] + 1}, step {position['step']}"
-            return f"saved in {path} up to {done}; the same command goes on from there"
-    return f"nothing is saved in {options.checkpoint_dir} yet; the same command begins anew"
+            return f"saved in {path} up to {done}; the same command continues from there"
+    return f"nothing is saved in {options.checkpoint_dir} yet; the same command begins again"
 
 
 def _note_plan(plan: Plan, path: pathlib.Path) -> None:
@@ -243,7 +243,7 @@ def _note_plan(plan: Plan, path: pathlib.Path) -> None:
     try:
         before = Plan.from_dict(json.loads(path.read_text()))
     except (OSError, ValueError, KeyError, TypeError):
-        before = plan  # There is none, or it is not one of ours.
+        before = plan  # There is none, or another program has written it.
     for change in plan.changes_since(before):
         print(f"changed: {change}", flush=True)
     with write_whole(path) as new:
@@ -287,7 +287,7 @@ def make_trainer(
         source: The dataset.
         plan: Batch and learning rate.
         strategy: The strategy to train under.
-        saves: Whether it saves checkpoints, where the options say so.
+        saves: Whether it saves checkpoints, where the options ask for them.
         profile: The first and last step to record a profile of; None for none.
 
     Raises:
@@ -342,12 +342,12 @@ def _save(
     summary: Summary,
     output: pathlib.Path,
     *,
-    anew: bool,
+    has_trained: bool,
 ) -> None:
     """Writes the model and the summary; those of a run that was done before stay."""
-    if anew or not (output / saved_model.MODEL).exists():
+    if has_trained or not (output / saved_model.MODEL).exists():
         saved_model.save(model, source, options, output)
-    if anew or not (output / "summary.txt").exists():
+    if has_trained or not (output / "summary.txt").exists():
         text = f"{summary}\n{time.strftime('%Y-%m-%d %H:%M:%S')}\n"
         with write_whole(output / "summary.txt") as new:
             new.write_text(text)

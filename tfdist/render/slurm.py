@@ -17,7 +17,7 @@ from tfdist.render.slurm_job import SlurmJob
 from tfdist.render.workload import MAX_RESTARTS
 
 # Added by `tfdist task` to the code of a command that failed for good.
-LIFT = 200
+NO_RETRY = 200
 # The exit code of `tfdist task` if its command was stopped by a signal: below all failures.
 STOPPED = 128
 
@@ -157,13 +157,14 @@ def _ending() -> list[str]:
         "# A task that failed for good has noted its code; srun may give another, if it had to",
         "# kill a task that was stuck.",
         'if noted=$(grep -s -m 1 "^2" "$ends"); then code=$noted; fi',
-        f"# {LIFT} and above, by 'tfdist task': failed for good, with that code less {LIFT}.",
+        f"# {NO_RETRY} and above, by 'tfdist task': failed for good, "
+        f"with that code less {NO_RETRY}.",
         f"# {STOPPED}, by 'tfdist task': told to stop, as before the time limit. Other codes above",
         f"# it: a peer was lost, which may happen {MAX_RESTARTS} times. Go on from the last",
         "# checkpoint.",
         "again=",
-        f'if [ "$code" -ge {LIFT} ]; then',
-        f"    code=$((code - {LIFT}))",
+        f'if [ "$code" -ge {NO_RETRY} ]; then',
+        f"    code=$((code - {NO_RETRY}))",
         f'elif [ "$code" -eq {STOPPED} ]; then',
         f"    code={EXIT_PREEMPTED} again=1",
         f'elif [ "$code" -gt {STOPPED} ]; then',

@@ -71,7 +71,7 @@ def training_flop(multiply_adds: float, images: float = 1, epochs: float = 1) ->
 
     Args:
         multiply_adds: Those of a forward pass of one image.
-        images: Images an epoch.
+        images: Images per epoch.
         epochs: Epochs.
 
     Example:
@@ -155,7 +155,7 @@ def replica_memory(
         parameters: Values of all weights.
         trainable: Values of those that are trained; all if None.
         activations: Values that a forward pass of one image keeps for the backward pass.
-        batch: Images a replica and step.
+        batch: Images per replica and step.
         optimizer: One of `SLOTS`.
         precision: One of `PRECISIONS`, Keras' names of policies.
         shards: Replicas among which the optimizer's values are divided: 1 unless updates are

@@ -26,12 +26,12 @@ class Estimate:
         parameters: Values of all weights.
         trainable: Values of those that are trained.
         input_bytes: Bytes of one image as the model takes it.
-        batch: Images a worker and step.
+        batch: Images per worker and step.
         wire_bytes: Bytes of all gradients, in the type in which they are sent.
         memory: That of a replica.
         profiled_flop: FLOP of a forward pass by TensorFlow's profiler, if it was asked.
         other_memory: Its total if something else were chosen, by what.
-        images: Images an epoch, if known.
+        images: Images per epoch, if known.
         epochs: Epochs, if known.
         device: The device of each worker, if known.
         price: The price of an hour of a device, if known.
@@ -76,7 +76,7 @@ class Estimate:
 
     @property
     def device_seconds(self) -> float | None:
-        """Seconds of the run on one device, without communication, if they can be told."""
+        """Seconds of the run on one device, without communication, if known."""
         if self.flop is None or self.device is None:
             return None
         return self.flop / self.device.flop_per_second
@@ -89,7 +89,7 @@ class Estimate:
         return self.prediction.steps(self.workers, self.batch, self.images)
 
     def run_price(self, step: Step) -> float | None:
-        """Returns the price of the whole run on a number of workers, if it can be told."""
+        """Returns the price of the whole run on a number of workers, if known."""
         if self.price is None or self.epochs is None or step.epoch_seconds is None:
             return None
         return cost.price(step.workers * self.epochs * step.epoch_seconds, self.price)

@@ -149,7 +149,7 @@ def read_link(path: str, transport: str) -> Link:
         transport: The transport's name.
 
     Raises:
-        ConfigError: The file cannot be read, is another one, or has no such transport.
+        ConfigError: The file cannot be read, has another form, or has no such transport.
     """
     where = f"plan(--network): {quote(path)}"
     try:

@@ -248,7 +248,7 @@ class Plan(Rows):
         return cls(**fields)
 
     def to_json(self) -> str:
-        """Returns `to_dict` as indented JSON, to save beside a run.
+        """Returns `to_dict` as indented JSON, to save with a run.
 
         Example:
             >>> plan = tfdist.scale(per_replica_batch=32, num_replicas=8, base_learning_rate=0.1)

@@ -47,7 +47,7 @@ class Model:
         compute_seconds: Seconds of a step of one worker alone.
         wire_bytes: Bytes of all gradients, in the type in which they are sent.
         link: The slowest link between two workers.
-        overlap: Whether gradients are sent while the backward pass goes on.
+        overlap: Whether gradients are sent during the backward pass.
         servers: Parameter servers; 0 for a ring.
     """
 
@@ -62,8 +62,8 @@ class Model:
 
         Args:
             workers: The number of workers.
-            batch: Examples a worker and step.
-            examples: Examples an epoch, if known.
+            batch: Examples per worker and step.
+            examples: Examples per epoch, if known.
         """
         communication = self._communication(workers)
         exposed = communication

@@ -13,7 +13,7 @@ import tensorflow_datasets as tfds
 class Builder(tfds.core.GeneratorBasedBuilder):
     """1,797 grey 8x8 images in 10 classes: 1,500 to train on, 297 to test on.
 
-    Needs no network: the images lie beside this file. `README.md` has their
+    Needs no network: the images lie next to this file. `README.md` has their
     source, their licence (CC BY 4.0) and how they were divided.
     """
 
