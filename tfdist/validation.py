@@ -65,7 +65,7 @@ def reject(where: str, problem: str) -> NoReturn:
     """Raises the error for the field `where`.
 
     Raises:
-        ConfigError: always.
+        ConfigError: Always.
     """
     raise ConfigError(f"{where}: {problem}")
 

@@ -1,4 +1,4 @@
-"""`tfdist doctor`: what is wrong is named, in a line, and the exit code says so."""
+"""`tfdist doctor`: what is wrong is named, in a line, and the exit code shows it."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ def alone(
     }
     monkeypatch.setenv("TF_CONFIG", json.dumps(config))
     code = cli.main(["doctor", "--wait", "0.5", "--json"])
-    said = json.loads(capsys.readouterr().out)
-    assert (said["task"], said["exit_code"]) == ("worker/0", code)
-    return code, {f["check"]: (f["state"], f["text"]) for f in said["findings"]}
+    printed = json.loads(capsys.readouterr().out)
+    assert (printed["task"], printed["exit_code"]) == ("worker/0", code)
+    return code, {f["check"]: (f["state"], f["text"]) for f in printed["findings"]}
 
 
 def test_a_task_that_is_missing_is_named(

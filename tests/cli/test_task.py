@@ -88,7 +88,7 @@ print(code, time.monotonic() - began > 0.9)
     command = [sys.executable, "-c", program]
     done = subprocess.run([*command, "1"], capture_output=True, text=True)
     assert done.stdout == "up\n138 True\n"
-    # Until it is told to stop too.
+    # Until it is asked to stop too.
     task = subprocess.Popen([*command, "1000"], stdout=subprocess.PIPE)
     assert task.stdout is not None
     assert task.stdout.readline() == b"up\n"

@@ -47,7 +47,7 @@ def test_a_value_is_left_as_it_is():
 
 
 @pytest.mark.parametrize(
-    ("argument", "says"),
+    ("argument", "message"),
     [
         ("--strategy=tpu", "one_device"),
         ("--epochs=0", "epochs"),
@@ -60,10 +60,10 @@ def test_a_value_is_left_as_it_is():
         ("--no-epochs", "no-epochs"),
     ],
 )
-def test_a_wrong_flag_is_one_line(argument, says):
+def test_a_wrong_flag_is_one_line(argument, message):
     with pytest.raises(ConfigError) as error:
         train.parse([argument])
-    assert says in str(error.value)
+    assert message in str(error.value)
     assert "\n" not in str(error.value)
 
 
@@ -104,7 +104,7 @@ def test_a_file_of_flags_is_read_and_the_command_line_wins(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "message"),
     [
         ("epoch: 7", "'epoch' is not a flag of tfdist train; did you mean 'epochs'?"),
         ("epochs: many", "epochs"),
@@ -114,13 +114,13 @@ def test_a_file_of_flags_is_read_and_the_command_line_wins(tmp_path):
         (None, "cannot be read"),
     ],
 )
-def test_a_file_of_wrong_flags_is_one_line(tmp_path, text, says):
+def test_a_file_of_wrong_flags_is_one_line(tmp_path, text, message):
     config = tmp_path / "config.yaml"
     if text is not None:
         config.write_text(text)
     with pytest.raises(ConfigError) as error:
         train.parse([f"--config={config}"])
-    assert says in str(error.value) and "train(--config)" in str(error.value)
+    assert message in str(error.value) and "train(--config)" in str(error.value)
     assert "\n" not in str(error.value)
 
 

@@ -70,7 +70,7 @@ def test_half_are_flipped_and_a_seed_always_gives_the_same():
 def test_flipping_does_not_go_with_the_crop():
     recipe = Recipe(pad=1 / 8, mean=(0.0,), std=(1.0,))
     raw = np.zeros((8, 8, 1), np.uint8)
-    raw[3, 2] = 255  # its row tells the crop, its half of the image the flip
+    raw[3, 2] = 255  # its row shows the crop, its half of the image the flip
     transform = Transform(recipe, (8, 8, 1))
     flips: dict[int, list[bool]] = {}
     for number in range(150):

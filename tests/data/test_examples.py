@@ -38,9 +38,9 @@ def test_arrays_come_as_they_are() -> None:
     source = from_examples((images, labels), arrays(10), recipe=PLAIN)
     assert (source.num_train, source.num_test, source.num_classes) == (20, 10, 5)
     assert source.class_names == ("0", "1", "2", "3", "4")
-    read, told = rows(source, augment=False, shuffle=False)
+    read, found = rows(source, augment=False, shuffle=False)
     np.testing.assert_allclose(read, images / np.float32(255), rtol=1e-6)
-    np.testing.assert_array_equal(told, labels)
+    np.testing.assert_array_equal(found, labels)
 
 
 def test_an_epoch_has_each_example_once_in_another_order() -> None:

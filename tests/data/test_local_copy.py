@@ -15,13 +15,13 @@ from PIL import Image
 
 from tests.data.conftest import Start
 from tfdist.data import Source, load
-from tfdist.data.local_copy import copied
+from tfdist.data.local_copy import local_copy
 from tfdist.errors import ConfigError
 
 COPY = """
 import os, resource, sys, time
 import tensorflow as tf
-from tfdist.data.local_copy import copied
+from tfdist.data.local_copy import local_copy
 from tfdist.errors import ConfigError
 source, stage, log = sys.argv[1:]
 real = tf.io.gfile.copy
@@ -32,7 +32,7 @@ def copy(path, into):
     real(path, into)
 tf.io.gfile.copy = copy
 try:
-    print(copied(source, stage, timeout=60))
+    print(local_copy(source, stage, timeout=60))
 except ConfigError as error:
     print("refused:", error)
 """
@@ -95,8 +95,8 @@ def test_a_data_set_of_tfds_is_read_from_its_copy(tmp_path: Path) -> None:
 
 def test_of_processes_at_once_one_copies(start_copy: Start, tmp_path: Path) -> None:
     processes = [start_copy("time.sleep(0.1)") for _ in range(3)]
-    told = {process.communicate(timeout=SOON)[0].strip() for process in processes}
-    (place,) = told
+    printed = {process.communicate(timeout=SOON)[0].strip() for process in processes}
+    (place,) = printed
     assert len(list(Path(place).rglob("*.png"))) == 16
     lines = (tmp_path / "log").read_text().splitlines()
     assert len(lines) == 16 and len({line.split()[0] for line in lines}) == 1
@@ -118,10 +118,10 @@ def test_what_a_killed_process_left_is_written_over(start_copy: Start, tmp_path:
 
 def test_files_that_changed_are_copied_anew(photos: Path, tmp_path: Path) -> None:
     stage = str(tmp_path / "local")
-    first = copied(str(photos), stage, timeout=5)
-    assert copied(f"{photos}/", stage, timeout=5) == first
+    first = local_copy(str(photos), stage, timeout=5)
+    assert local_copy(f"{photos}/", stage, timeout=5) == first
     Image.new("RGB", (12, 10)).save(photos / "train" / "cat" / "0.png")
-    second = Path(copied(str(photos), stage, timeout=5))
+    second = Path(local_copy(str(photos), stage, timeout=5))
     assert str(second) != first
     changed = second / "train" / "cat" / "0.png"
     assert changed.read_bytes() == (photos / "train" / "cat" / "0.png").read_bytes()
@@ -142,7 +142,7 @@ def test_a_disk_that_is_too_small(
     usage = shutil.disk_usage(tmp_path)._replace(free=1000)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
     with pytest.raises(ConfigError, match="has 0 MB free, and .*photos' has 0; give another disk"):
-        copied(str(photos), str(tmp_path / "local"), timeout=5)
+        local_copy(str(photos), str(tmp_path / "local"), timeout=5)
     assert not list((tmp_path / "local").glob("*/photos"))
 
 

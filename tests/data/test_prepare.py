@@ -66,7 +66,7 @@ def test_a_preparer_that_is_killed_leaves_nothing_behind(start, tmp_path):
     assert list(tmp_path.rglob("*incomplete*"))  # what the kill leaves
     second = start(LOAD.format(hook=""), tmp_path)
     assert second.stderr is not None
-    for line in second.stderr:  # it waits, and says for whom
+    for line in second.stderr:  # it waits, and names for whom
         if "waiting for" in line:
             assert f"process {first.pid} on " in line
             assert "to prepare digits/1.0.0 in " in line

@@ -1,4 +1,4 @@
-"""The folder of a run: what goes on there, and what is not written over."""
+"""The folder of a run: what continues there, and what is not written over."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ def test_a_run_goes_on_with_more_epochs_and_other_replicas(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "message"),
     [({"seed": 1}, "--seed 0, and 1 is given"), ({"ema": 0.9}, "--ema None, and 0.9 is given")],
 )
-def test_another_run_is_not_written_over(tmp_path, given, said):
+def test_another_run_is_not_written_over(tmp_path, given, message):
     folder = open_run(options(tmp_path))
     (folder / "model.keras").write_text("trained")
     before = (folder / "config.yaml").read_text()
-    with pytest.raises(ConfigError, match=f"has a run with {said}; give another"):
+    with pytest.raises(ConfigError, match=f"has a run with {message}; give another"):
         open_run(options(tmp_path, **given))
     assert (folder / "model.keras").read_text() == "trained"
     assert (folder / "config.yaml").read_text() == before

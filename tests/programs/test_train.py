@@ -106,12 +106,12 @@ def test_going_on_with_fewer_replicas_says_what_changes(finished, capsys):
     _, output = finished
     options = run.TrainOptions(**settings(output) | {"strategy": "one_device", "epochs": 3})
     summary = run.train(Cluster.local(), options)
-    said = capsys.readouterr()
-    assert "changed: global batch: 64 = 16 x 4 replicas before, 16 = 16 x 1 replicas" in said.out
-    assert "changed: learning rate: 0.125 = 0.5 for 256, linear before, 0.03125" in said.out
-    assert "epoch 3, step 0; now replicas 4 to 1" in said.err
-    assert "global batch 64 to 16 (the rate is as compiled now" in said.err
-    # Two epochs of 23 steps were done; the schedule goes on after two of 93, and ends in its end.
+    printed = capsys.readouterr()
+    assert "changed: global batch: 64 = 16 x 4 replicas before, 16 = 16 x 1 replicas" in printed.out
+    assert "changed: learning rate: 0.125 = 0.5 for 256, linear before, 0.03125" in printed.out
+    assert "epoch 3, step 0; now replicas 4 to 1" in printed.err
+    assert "global batch 64 to 16 (the rate is as compiled now" in printed.err
+    # Two epochs of 23 steps were done; the schedule continues after two of 93, and ends at its end.
     import keras
 
     model = keras.models.load_model(output / "model.keras")
@@ -126,7 +126,7 @@ def test_what_the_trainer_is_told_arrives(devices):
     from tfdist.programs import train as run
     from tfdist.strategy.build import build_strategy
 
-    told = {
+    given = {
         "transport": "tensorflow",
         "wire_dtype": "bfloat16",
         "accumulate_steps": 2,
@@ -136,17 +136,17 @@ def test_what_the_trainer_is_told_arrives(devices):
     }
     source = data.load("digits", image_size=8, channels=3, seed=0)
     strategy = build_strategy("mirrored", Cluster.local(), devices=devices[:2])
-    options = run.TrainOptions(model="small_cnn", image_size=8, **told)
+    options = run.TrainOptions(model="small_cnn", image_size=8, **given)
     trainer = run.make_trainer(options, source, run.make_plan(options, source, 2), strategy)
-    assert {name: getattr(trainer._options, name) for name in told} == told
-    for other, said in (
+    assert {name: getattr(trainer._options, name) for name in given} == given
+    for other, message in (
         ({"local_steps": 4}, r"Trainer\(local_steps\): 4 is given; allowed: workers with one"),
         ({"outer_learning_rate": 0.7}, r"Trainer\(local_steps\): 1 is given, with an outer_"),
         ({"outer_momentum": 0.9}, r"Trainer\(local_steps\): 1 is given, with an outer_"),
     ):
         options = run.TrainOptions(model="small_cnn", image_size=8, **other)
         plan = run.make_plan(options, source, 2)
-        with pytest.raises(ConfigError, match=said):
+        with pytest.raises(ConfigError, match=message):
             run.make_trainer(options, source, plan, strategy)
 
 

@@ -50,7 +50,7 @@ def main(argv: list[str] | None = None) -> int:
     A user's error is one line on stderr, never a traceback.
 
     Args:
-        argv: the arguments after `tfdist`; those of this process by default.
+        argv: The arguments after `tfdist`; those of this process by default.
     """
     args = sys.argv[1:] if argv is None else argv
     return reporting_errors(lambda: _run(args))

@@ -148,7 +148,7 @@ class Parser(argparse.ArgumentParser):
         """Reports a usage error.
 
         Raises:
-            ConfigError: always.
+            ConfigError: Always.
         """
         command = self.prog.removeprefix("tfdist ").removeprefix("python -m ")
         # argparse repeats what it does not know, line breaks and all.

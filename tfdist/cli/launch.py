@@ -19,8 +19,8 @@ def main(argv: list[str]) -> int:
     """Runs the job and returns the exit code of the cause, or 0.
 
     Raises:
-        ConfigError: the flags or the file do not describe a job. Nothing was started.
-        PeerError: another machine of the job did not come.
+        ConfigError: The flags or the file do not describe a job. Nothing was started.
+        PeerError: Another machine of the job did not come.
     """
     args, command = _parser().parse_with_command(argv)
     if command == []:

@@ -18,8 +18,8 @@ class Transform:
     """Turns a decoded image into the input of a model.
 
     Attributes:
-        recipe: the operations.
-        shape: height, width and channels of the result.
+        recipe: The operations.
+        shape: Height, width and channels of the result.
     """
 
     recipe: Recipe
@@ -31,7 +31,7 @@ class Transform:
         Args:
             image: `(height, width, channels)`, an integer type over its whole range or
                 floating point in 0 to 1; 1, 3 or 4 channels.
-            seed: int32, shape `(2,)`, for the augmentation, which is always the same for
+            seed: An int32 tensor of shape `(2,)` for the augmentation, which is always the same for
                 the same seed; None for no augmentation.
 
         Returns:

@@ -7,7 +7,7 @@ import re
 
 import tensorflow_datasets as tfds
 
-from tfdist.data.local_copy import copied
+from tfdist.data.local_copy import local_copy
 from tfdist.data.prepare import default_data_dir, one_line, prepare
 from tfdist.data.splits import FileSplit, TfdsSplit
 from tfdist.errors import ConfigError
@@ -140,7 +140,7 @@ def open_tfds(
         make, bundled=bundled, num_shards=_DIGITS_SHARDS if bundled else None, timeout=timeout
     )
     if stage_dir is not None and builder.info.splits:  # A mocked one has no files.
-        path = copied(os.fspath(builder.data_dir), os.fspath(stage_dir), timeout=timeout)
+        path = local_copy(os.fspath(builder.data_dir), os.fspath(stage_dir), timeout=timeout)
         builder = tfds.builder_from_directory(path)
     splits = builder.info.splits
     if splits and "train" not in splits:

@@ -37,22 +37,22 @@ def from_examples(
     Every worker needs all of them: each reads its part of every global batch.
 
     Args:
-        train: images and labels to train on. A pair of arrays: `(examples, height, width)` or
+        train: Images and labels to train on. A pair of arrays: `(examples, height, width)` or
             `(examples, height, width, channels)`, uint8 or floating point in 0 to 1, and integers
             `(examples,)` or `(examples, 1)`. Or a `tf.data.Dataset` of single such examples,
             of known length (`tf.data.experimental.assert_cardinality` sets it).
-        test: those to test on, in the same form; None for none.
-        class_names: the names of labels 0, 1, ...; numbers if None, which a `tf.data.Dataset`
+        test: Those to test on, in the same form; None for none.
+        class_names: The names of labels 0, 1, ...; numbers if None, which a `tf.data.Dataset`
             does not allow, as its labels are not known beforehand.
-        name: what it is called in output.
-        image_size: side, or height and width, to resize to. None: the images' own, or 224
+        name: What it is called in output.
+        image_size: Side, or height and width, to resize to. None: the images' own, or 224
             where that varies.
         channels: 1 or 3 to make images grey or RGB. None: the images' own.
-        recipe: augmentation and normalisation. None: the usual one for images of this size.
-        seed: the seed of order and augmentation of every epoch.
+        recipe: Augmentation and normalisation. None: the usual one for images of this size.
+        seed: The seed of order and augmentation of every epoch.
 
     Raises:
-        ConfigError: an argument has another form, or a label is not one of the classes.
+        ConfigError: An argument has another form, or a label is not one of the classes.
 
     Example:
         >>> images = np.zeros((100, 28, 28), "uint8")
@@ -112,28 +112,28 @@ def from_function(
     Args:
         name: `package.module:function`. It gets those of the options for which it has a parameter;
             they hold for what it returns in any case.
-        image_size: as for `from_examples`, as are those below.
+        image_size: As for `from_examples`, as are those below.
         channels: 1, 3 or None.
-        recipe: augmentation and normalisation, or None.
-        seed: of order and augmentation.
+        recipe: Augmentation and normalisation, or None.
+        seed: Of order and augmentation.
 
     Raises:
-        ConfigError: there is no such function, or it returns something else.
+        ConfigError: There is no such function, or it returns something else.
     """
     options = {"image_size": image_size, "channels": channels, "recipe": recipe, "seed": seed}
-    made = call_function("dataset", name, **options)
-    if isinstance(made, tuple | list) and len(made) == 2:
-        made = from_examples(made[0], made[1], name=name)
-    if not isinstance(made, Source):
+    source = call_function("dataset", name, **options)
+    if isinstance(source, tuple | list) and len(source) == 2:
+        source = from_examples(source[0], source[1], name=name)
+    if not isinstance(source, Source):
         raise ConfigError(
-            f"dataset: {quote(name)} returns {kind(made)}; allowed: ((images, labels) to train "
+            f"dataset: {quote(name)} returns {kind(source)}; allowed: ((images, labels) to train "
             "on, (images, labels) to test on or None), or a tfdist.data.Source"
         )
-    height, width, depth = made.image_shape
+    height, width, depth = source.image_shape
     return dataclasses.replace(
-        made,
+        source,
         image_shape=(*(image_size or (height, width)), channels or depth),
-        recipe=recipe or made.recipe,
+        recipe=recipe or source.recipe,
         seed=seed,
     )
 
@@ -142,9 +142,9 @@ class _Arrays:
     """Arrays in memory.
 
     Attributes:
-        num_examples: their length.
-        num_classes: one more than the largest label.
-        shape: height, width and channels.
+        num_examples: Their length.
+        num_classes: One more than the largest label.
+        shape: Height, width and channels.
     """
 
     def __init__(self, images: np.ndarray, labels: np.ndarray) -> None:
@@ -163,8 +163,8 @@ class _Stream(StreamSplit):
     """A tf.data.Dataset of single examples.
 
     Attributes:
-        num_examples: its length.
-        shape: height and width, None where they vary, and channels.
+        num_examples: Its length.
+        shape: Height and width, None where they vary, and channels.
     """
 
     def __init__(self, examples: tf.data.Dataset, count: int) -> None:
@@ -235,10 +235,10 @@ def _of_dataset(where: str, examples: tf.data.Dataset) -> _Stream:
             f"{where}: a tf.data.Dataset of unknown, no or endless length is given; leave out "
             "repeat(), and set its length with tf.data.experimental.assert_cardinality"
         )
-    made = _Stream(examples, count)
-    first = next(iter(made.stream(0, 1, None)))[0].numpy()
-    _check_pixels(where, first, made.shape[2])
-    return made
+    stream = _Stream(examples, count)
+    first = next(iter(stream.stream(0, 1, None)))[0].numpy()
+    _check_pixels(where, first, stream.shape[2])
+    return stream
 
 
 def _check_pixels(where: str, images: np.ndarray, channels: int | None) -> None:

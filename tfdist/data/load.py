@@ -8,7 +8,7 @@ import tensorflow_datasets as tfds
 
 from tfdist.data.builders import open_folder, open_tfds
 from tfdist.data.examples import check_options, checked_size, from_function
-from tfdist.data.local_copy import copied
+from tfdist.data.local_copy import local_copy
 from tfdist.data.recipe import Recipe, recipe_for
 from tfdist.data.source import Source
 from tfdist.data.splits import FileSplit, TfdsSplit
@@ -43,7 +43,7 @@ def load(
     Any number of processes may call it at once: one per machine prepares, the others wait.
 
     Args:
-        name: one of
+        name: One of
             `digits`, the 1,797 bundled UCI digits (needs no network);
             any TFDS dataset with `image` and `label`, with config and version where
             wanted, as in `cifar10`, `imagenet2012:5.1.0`, `cifar10_corrupted/fog_3`;
@@ -51,24 +51,24 @@ def load(
             `package.module:function`, your function that returns a `Source`, or pairs of
             images and labels to train and to test on as `keras.datasets.cifar10:load_data` does;
             `synthetic`, random images for benchmarks.
-        data_dir: where TFDS keeps its datasets. None: $TFDIST_DATA_DIR, else
+        data_dir: Where TFDS keeps its datasets. None: $TFDIST_DATA_DIR, else
             $TFDS_DATA_DIR, else `~/tensorflow_datasets`.
-        image_size: side, or height and width, to resize to. None: the dataset's own, or
+        image_size: Side, or height and width, to resize to. None: the dataset's own, or
             224 where that varies.
         channels: 1 or 3 to make images grey or RGB. None: the dataset's own.
-        recipe: augmentation and normalisation. None: the usual one for the dataset.
-        seed: the seed of order and augmentation of every epoch.
-        validation_split: fraction of the images of a folder without a test split to test on.
-        num_classes: classes of `synthetic` (1,000 by default); not for others.
-        num_examples: examples per split of `synthetic` (10,240 by default); not for others.
-        prepare_timeout: seconds to wait for another process that is preparing.
-        stage_dir: a folder on this machine's own disk to read the files from; one of its
+        recipe: Augmentation and normalisation. None: the usual one for the dataset.
+        seed: The seed of order and augmentation of every epoch.
+        validation_split: Fraction of the images of a folder without a test split to test on.
+        num_classes: Classes of `synthetic` (1,000 by default); not for others.
+        num_examples: Examples per split of `synthetic` (10,240 by default); not for others.
+        prepare_timeout: Seconds to wait for another process that is preparing.
+        stage_dir: A folder on this machine's own disk to read the files from; one of its
             processes copies them there first. Not for `synthetic` and functions.
 
     Raises:
-        ConfigError: there is no such dataset or folder, it cannot be prepared (no network),
+        ConfigError: There is no such dataset or folder, it cannot be prepared (no network),
             it is not one of labelled images, or an argument is out of range.
-        PeerError: another process was still preparing after `prepare_timeout` seconds.
+        PeerError: Another process was still preparing after `prepare_timeout` seconds.
 
     Example:
         >>> source = tfdist.data.load("synthetic", image_size=32, num_examples=1000)
@@ -155,7 +155,7 @@ def _open(
         return open_tfds(name, data_dir, timeout, stage_dir)
     path = os.path.expanduser(name.removeprefix(_FOLDER))
     if stage_dir is not None and os.path.isdir(path):
-        path = copied(path, os.fspath(stage_dir), timeout=timeout)
+        path = local_copy(path, os.fspath(stage_dir), timeout=timeout)
     return open_folder(path, validation_split)
 
 

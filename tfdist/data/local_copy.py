@@ -19,7 +19,7 @@ _REPORT_SECONDS = 10.0
 _MB = 1e6
 
 
-def copied(source: str, stage_dir: str, *, timeout: float) -> str:
+def local_copy(source: str, stage_dir: str, *, timeout: float) -> str:
     """Returns a folder with the same files on another disk, where they are copied if need be.
 
     Of all processes of a node one copies, and the others wait. The copy gets its name at its end,

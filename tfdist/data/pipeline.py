@@ -37,10 +37,10 @@ class Pipeline(abc.ABC):
     pipelines together hold every example once.
 
     Attributes:
-        num_examples: examples in an epoch, over all pipelines.
-        global_batch: examples in a batch, over all pipelines.
-        image_shape: height, width and channels of an image.
-        seed: the seed of order and augmentation.
+        num_examples: Examples in an epoch, over all pipelines.
+        global_batch: Examples in a batch, over all pipelines.
+        image_shape: Height, width and channels of an image.
+        seed: The seed of order and augmentation.
 
     Example:
         >>> pipeline = tfdist.data.load("digits").train(global_batch=64)
@@ -98,9 +98,9 @@ class Pipeline(abc.ABC):
         """Returns one epoch of one input pipeline.
 
         Args:
-            input_context: the number of this pipeline and of all; None for the only one.
-            epoch: the epoch, from 0.
-            first_batch: the batch to start at, from 0; those before it are not read.
+            input_context: The number of this pipeline and of all; None for the only one.
+            epoch: The epoch, from 0.
+            first_batch: The batch to start at, from 0; those before it are not read.
 
         Returns:
             Batches of images, float32 `(batch, height, width, channels)`, and labels,
@@ -110,7 +110,7 @@ class Pipeline(abc.ABC):
             not divide evenly. Every iteration returns the same batches.
 
         Raises:
-            ConfigError: there are more pipelines than examples in a global batch, or the
+            ConfigError: There are more pipelines than examples in a global batch, or the
                 epoch is negative.
         """
         if epoch < 0:
@@ -130,8 +130,8 @@ class Pipeline(abc.ABC):
         """Returns global batches as a plain dataset, for code without an `InputContext`.
 
         Args:
-            epochs: the number of epochs, one after the other, each in its own order.
-            first_epoch: the epoch to begin with.
+            epochs: The number of epochs, one after the other, each in its own order.
+            first_epoch: The epoch to begin with.
 
         Returns:
             `epochs * self.steps` batches. No batch spans two epochs, so
@@ -288,7 +288,7 @@ class SyntheticPipeline(Pipeline):
     images are random, so a model can learn nothing but the batch itself.
 
     Attributes:
-        num_classes: labels lie in 0 to `num_classes - 1`.
+        num_classes: Labels lie in 0 to `num_classes - 1`.
     """
 
     def __init__(

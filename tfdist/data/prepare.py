@@ -52,15 +52,15 @@ def prepare(
     that is killed while preparing leaves the work to the next.
 
     Args:
-        make: makes the builder; called again to read a dataset that another process prepared.
-        num_shards: files per split; None for TFDS's choice.
-        bundled: needs no network and no progress bar.
-        timeout: seconds to wait for another process that is preparing.
+        make: Makes the builder; called again to read a dataset that another process prepared.
+        num_shards: Files per split; None for TFDS's choice.
+        bundled: Needs no network and no progress bar.
+        timeout: Seconds to wait for another process that is preparing.
 
     Raises:
-        ConfigError: it cannot be prepared: no network, files to be downloaded by hand, a
+        ConfigError: It cannot be prepared: no network, files to be downloaded by hand, a
             folder that cannot be written.
-        PeerError: another process was still preparing after `timeout` seconds.
+        PeerError: Another process was still preparing after `timeout` seconds.
     """
     builder = make()
     if _is_prepared(builder) or _is_mocked(builder):

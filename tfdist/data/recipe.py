@@ -11,16 +11,16 @@ class Recipe:
     """The operations on an image between decoding and the model.
 
     Attributes:
-        crop: the crop in training. `"pad"`: pad with black by `pad` of the height and
+        crop: The crop in training. `"pad"`: pad with black by `pad` of the height and
             width, and crop the original size at random (He et al. 2016 for CIFAR: 4 of
             32 pixels). `"resized"`: crop 8 to 100 % of the area at an aspect ratio of 3:4
             to 4:3 and resize it (Szegedy et al. 2015, as in Goyal et al. 2017); testing
             resizes the shorter side to 8/7 of the size and crops the centre. `"none"`.
-        pad: padding as a fraction of the size, at least one pixel.
-        flip: mirror half of the training images left to right.
-        mean: subtracted from pixels in 0 to 1, per channel.
-        std: divides the difference, per channel.
-        default_size: image size where the dataset's own varies and none is given.
+        pad: Padding as a fraction of the size, at least one pixel.
+        flip: Mirror half of the training images left to right.
+        mean: Subtracted from pixels in 0 to 1, per channel.
+        std: Divides the difference, per channel.
+        default_size: Image size where the dataset's own varies and none is given.
 
     Example:
         >>> recipe = tfdist.data.Recipe(crop="none", flip=False, mean=(0.3,), std=(0.4,))
@@ -61,8 +61,8 @@ def recipe_for(name: str, shape: tuple[int | None, int | None, int]) -> Recipe:
     """Returns the usual recipe for a dataset.
 
     Args:
-        name: the dataset's name without version and config.
-        shape: height, width (None where they vary) and channels of its images.
+        name: The dataset's name without version and config.
+        shape: Height, width (None where they vary) and channels of its images.
 
     Returns:
         The dataset's own recipe where it has one; the CIFAR one with pixels scaled to

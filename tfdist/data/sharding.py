@@ -25,11 +25,11 @@ class Shard:
     than pipelines leaves some pipelines without one.
 
     Attributes:
-        num_examples: examples in the epoch, over all pipelines.
-        global_batch: examples in a full global batch.
-        num_pipelines: input pipelines (usually one per worker).
-        index: the number of this one, from 0.
-        drop_remainder: leave the last, partial global batch out.
+        num_examples: Examples in the epoch, over all pipelines.
+        global_batch: Examples in a full global batch.
+        num_pipelines: Input pipelines (usually one per worker).
+        index: The number of this one, from 0.
+        drop_remainder: Leave the last, partial global batch out.
     """
 
     num_examples: int

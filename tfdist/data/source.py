@@ -28,14 +28,14 @@ class Source:
     """A dataset ready to be read. Made by `load` or `from_examples`.
 
     Attributes:
-        name: full name with its version, as in `digits/1.0.0`.
-        num_classes: labels lie in 0 to `num_classes - 1`.
-        class_names: the names of the labels.
-        image_shape: height, width and channels of the pipelines' images.
-        num_train: training examples.
-        num_test: test examples, 0 where there are none.
-        recipe: the augmentation and normalisation of images.
-        seed: the seed of order and augmentation.
+        name: Full name with its version, as in `digits/1.0.0`.
+        num_classes: Labels lie in 0 to `num_classes - 1`.
+        class_names: The names of the labels.
+        image_shape: Height, width and channels of the pipelines' images.
+        num_train: Training examples.
+        num_test: Test examples, 0 where there are none.
+        recipe: The augmentation and normalisation of images.
+        seed: The seed of order and augmentation.
 
     Example:
         >>> source = tfdist.data.load("digits", image_size=32, channels=3)
@@ -69,15 +69,15 @@ class Source:
         """Returns the training pipeline.
 
         Args:
-            global_batch: examples in a batch, over all workers.
-            augment: augment by the recipe.
-            shuffle: read each epoch in a different random order.
-            drop_remainder: leave the last, partial batch out.
-            cache: keep the decoded images in memory, in every process. Global batches are
+            global_batch: Examples in a batch, over all workers.
+            augment: Augment by the recipe.
+            shuffle: Read each epoch in a different random order.
+            drop_remainder: Leave the last, partial batch out.
+            cache: Keep the decoded images in memory, in every process. Global batches are
                 then the same for every number of workers; otherwise each worker shuffles
                 its own part. "auto": up to 512 MiB. A folder of images is never kept, as its
                 files are read by index anyway.
-            one_hot: labels are vectors of the classes' probabilities, as
+            one_hot: Labels are vectors of the classes' probabilities, as
                 `keras.losses.CategoricalCrossentropy` takes them.
 
         Raises:
@@ -111,7 +111,7 @@ class Source:
         """Returns the test pipeline: in order, not augmented. Arguments as for `train`.
 
         Raises:
-            ConfigError: as for `train`, or the dataset has no test split.
+            ConfigError: As for `train`, or the dataset has no test split.
 
         Example:
             >>> source = tfdist.data.load("digits")
@@ -137,8 +137,8 @@ class Source:
         """Returns what the training pipeline makes stage by stage, for measuring each.
 
         Args:
-            global_batch: examples in a batch.
-            augment: augment by the recipe.
+            global_batch: Examples in a batch.
+            augment: Augment by the recipe.
 
         Returns:
             By the stage's name, in order, data without end: single examples, encoded, decoded
@@ -156,13 +156,13 @@ class Source:
         size = self._train.decoded_bytes if isinstance(self._train, StreamSplit) else None
         whole = self.train(global_batch, augment=augment)
         batches = whole().repeat()
-        made = _stages(
+        stages = _stages(
             self._train,
             Transform(self.recipe, self.image_shape),
             in_memory=size is not None and size <= _CACHE_BYTES,
             augments=augment,
         )
-        return {**made, "batch": batches}
+        return {**stages, "batch": batches}
 
     def _pipeline(
         self,
@@ -221,12 +221,12 @@ def _stages(
         augments: Whether images are augmented.
     """
     if isinstance(split, FileSplit):
-        made = {
+        stages = {
             "read": _rows(split).map(split.read, tf.data.AUTOTUNE),
             "decode": _rows(split).map(split.fetch, tf.data.AUTOTUNE),
         }
     elif in_memory or not isinstance(split, StreamSplit):
-        made = {"memory": _rows(split).map(split.fetch, tf.data.AUTOTUNE)}
+        stages = {"memory": _rows(split).map(split.fetch, tf.data.AUTOTUNE)}
     else:
         encoded = split.stream(0, split.num_examples, None).repeat()
         decode = split.decode
@@ -234,16 +234,16 @@ def _stages(
         def decoded_example(image: Any, label: Any) -> Any:
             return decode(image), label
 
-        made = {"read": encoded, "decode": encoded.map(decoded_example, tf.data.AUTOTUNE)}
-    *_, decoded = made.values()
+        stages = {"read": encoded, "decode": encoded.map(decoded_example, tf.data.AUTOTUNE)}
+    *_, decoded = stages.values()
 
     def prepare(number: tf.Tensor, example: Any) -> Any:
         image, label = example
         seed = tf.stack([tf.cast(number, tf.int32), 0]) if augments else None
         return transform(image, seed), label
 
-    made["augment" if augments else "resize"] = decoded.enumerate().map(prepare, tf.data.AUTOTUNE)
-    return made
+    stages["augment" if augments else "resize"] = decoded.enumerate().map(prepare, tf.data.AUTOTUNE)
+    return stages
 
 
 def _rows(split: IndexedSplit) -> tf.data.Dataset:

@@ -29,13 +29,13 @@ class FileSplit:
     """Image files on a disk, decoded when they are read.
 
     Args:
-        paths: one file per example.
-        labels: their classes.
-        channels: channels to decode to.
+        paths: One file per example.
+        labels: Their classes.
+        channels: Channels to decode to.
 
     Attributes:
-        paths: the files.
-        labels: their classes.
+        paths: The files.
+        labels: Their classes.
     """
 
     def __init__(self, paths: Sequence[str], labels: Sequence[int], channels: int = 3) -> None:
@@ -69,7 +69,7 @@ class StreamSplit(abc.ABC):
     """Examples that are read in order, part by part; or kept in memory, decoded, by index.
 
     Attributes:
-        num_examples: their number.
+        num_examples: Their number.
     """
 
     num_examples: int
@@ -87,9 +87,9 @@ class StreamSplit(abc.ABC):
         """Reads the examples `[start, stop)`, still encoded.
 
         Args:
-            start: the first example.
-            stop: the one after the last.
-            file_seed: the seed of the order of files; None for their own order.
+            start: The first example.
+            stop: The one after the last.
+            file_seed: The seed of the order of files; None for their own order.
 
         Returns:
             (encoded image, int32 label) pairs; `decode` makes images of them.
@@ -129,8 +129,8 @@ class TfdsSplit(StreamSplit):
     """One split of a prepared TFDS dataset with `image` and `label` features.
 
     Args:
-        builder: the dataset.
-        name: the split's name.
+        builder: The dataset.
+        name: The split's name.
     """
 
     def __init__(self, builder: tfds.core.DatasetBuilder, name: str) -> None:
