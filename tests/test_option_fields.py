@@ -13,13 +13,13 @@ from tfdist.option_fields import option, options_of
 
 @dataclasses.dataclass
 class Run:
-    epochs: int = option("length", "passes over the data", 10, most=100)
-    rate: float | None = option("rate", "the rate", above=0)
-    rule: str = option("rate", "the rule", "linear", choices=("linear", "none"))
-    tasks: Sequence[str] | None = option("tasks", "some tasks")
-    counts: list[int] | None = option("tasks", "some numbers")
-    augment: bool = option("data", "augment", True)
-    wait: float = option("tasks", "seconds", factory=lambda: 3.0, least=0)
+    epochs: int = option("passes over the data", 10, most=100, group="length")
+    rate: float | None = option("the rate", above=0, group="rate")
+    rule: str = option("the rule", "linear", choices=("linear", "none"))
+    tasks: Sequence[str] | None = option("some tasks", group="tasks")
+    counts: list[int] | None = option("some numbers")
+    augment: bool = option("augment", True, group="length")
+    wait: float = option("seconds", 3.0)
 
 
 OPTIONS = {each.name: each for each in options_of(Run)}
@@ -36,6 +36,8 @@ def test_an_option_has_the_type_and_the_default_of_its_field():
         (bool, False, True),
         (float, False, 3.0),
     ]
+    groups = [each.group for each in OPTIONS.values()]
+    assert groups == ["length", "rate", "rate", "tasks", "tasks", "length", "length"]
     assert Run() == Run(10, None, "linear", None, None, True, 3.0)
 
 
@@ -63,12 +65,12 @@ def test_a_text_is_read(name, text, value):
         ("epochs", "0", "a whole number of 1 or more"),
         ("epochs", "101", "a whole number up to 100"),
         ("epochs", "1.5", "a whole number of 1 or more"),
-        ("rate", "0", "a finite number above 0"),
-        ("rate", "nan", "a finite number above 0"),
+        ("rate", "0", "a finite number above 0 and at most 1e+24"),
+        ("rate", "nan", "a finite number above 0 and at most 1e+24"),
         ("rule", "liner", "linear, none; did you mean 'linear'?"),
         ("counts", "1,x", "a whole number of 1 or more"),
         ("augment", "maybe", "true or false"),
-        ("wait", "-1", "a finite number at least 0"),
+        ("wait", "-1", "a finite number at least 0 and at most 1e+24"),
     ],
 )
 def test_what_is_not_allowed_is_one_line(name, text, allowed):

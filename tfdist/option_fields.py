@@ -10,7 +10,9 @@ from typing import Any
 
 from tfdist.validation import LARGEST, number, one_of, quote, reject, whole_number
 
-_METADATA = "option"
+# The largest number, so that arithmetic with it ends.
+_MOST = 1e24
+_KEY = "option"
 _WORDS = {"true": True, "t": True, "1": True, "false": False, "f": False, "0": False}
 
 
@@ -19,21 +21,21 @@ class Option:
     """An option: a field of a dataclass, and what its type and default do not show.
 
     Attributes:
-        group: The heading under which help lists it.
         help: What it is for.
+        group: The heading under which help lists it; that of the field before if empty.
         choices: The words that are allowed; any if empty.
-        least: The inclusive lower limit of a number; of an integer, 1 if None.
-        above: The exclusive lower limit of a number.
-        most: The inclusive upper limit of a number.
-        metavar: What stands for its value in help, if not what usually does for its type.
+        least: The inclusive lower limit; if None, 1 for integers and 0 for other numbers.
+        above: The exclusive lower limit.
+        most: The inclusive upper limit.
+        metavar: The word for its value in help; by default one for its type.
         name: The field's name.
         type: The type of its value, or of each value of a list.
         is_list: Whether it has several values, with commas between them.
         default: The field's default.
     """
 
-    group: str
     help: str
+    group: str = ""
     choices: Collection[str] = ()
     least: float | None = None
     above: float | None = None
@@ -66,56 +68,39 @@ class Option:
                 reject(where, f"{quote(text)} is given; allowed: true or false")
             return _WORDS[text.lower()]
         if self.type is int:
-            least, most = 1 if self.least is None else int(self.least), int(self.most or LARGEST)
+            least = 1 if self.least is None else int(self.least)
+            most = int(self.most or LARGEST)
             return whole_number(where, _converted(int, text), least=least, most=most)
         if self.type is float:
-            limits = {"above": self.above, "least": self.least, "most": self.most}
-            return number(where, _converted(float, text), **limits)
+            bound = {"least": self.least or 0.0} if self.above is None else {"above": self.above}
+            return number(where, _converted(float, text), **bound, most=self.most or _MOST)
         return text
 
 
-def option(
-    group: str,
-    help: str,
-    default: Any = None,
-    *,
-    factory: Callable[[], Any] | None = None,
-    **more: Any,
-) -> Any:
+def option(help: str, default: Any = None, **more: Any) -> Any:
     """Returns a field of a dataclass that is an option.
 
     Args:
-        group: The heading under which help lists it.
         help: What it is for.
         default: Its default.
-        factory: Makes the default, in the place of `default`.
         more: Further attributes of `Option`.
     """
-    metadata = {_METADATA: Option(group=group, help=help, **more)}
-    if factory is not None:
-        return dataclasses.field(default_factory=factory, metadata=metadata)
-    return dataclasses.field(default=default, metadata=metadata)
+    return dataclasses.field(default=default, metadata={_KEY: Option(help=help, **more)})
 
 
 def options_of(holder: type) -> list[Option]:
     """Returns the options that are fields of a dataclass, in their order."""
-    hints = typing.get_type_hints(holder)
+    hints, group = typing.get_type_hints(holder), ""
     found = []
     for field in dataclasses.fields(holder):
-        kind = hints[field.name]
+        described, kind = field.metadata[_KEY], hints[field.name]
+        group = described.group or group
         if isinstance(kind, types.UnionType):
             kind = next(each for each in typing.get_args(kind) if each is not types.NoneType)
         is_list = typing.get_origin(kind) is not None
-        make = field.default_factory
-        found.append(
-            dataclasses.replace(
-                field.metadata[_METADATA],
-                name=field.name,
-                type=typing.get_args(kind)[0] if is_list else kind,
-                is_list=is_list,
-                default=field.default if make is dataclasses.MISSING else make(),
-            )
-        )
+        resolved = {"type": typing.get_args(kind)[0] if is_list else kind, "is_list": is_list}
+        resolved |= {"name": field.name, "group": group, "default": field.default}
+        found.append(dataclasses.replace(described, **resolved))
     return found
 
 

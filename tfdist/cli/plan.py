@@ -8,7 +8,7 @@ from typing import Any
 
 from tfdist.cli.arguments import Parser, flag
 from tfdist.cli.output import print_json
-from tfdist.cli.plan_cost import COST, MOST, CostOptions, estimate, is_asked
+from tfdist.cli.plan_cost import COST, CostOptions, estimate, is_asked
 from tfdist.errors import EXIT_DONE
 from tfdist.option_fields import option, options_of
 from tfdist.scaling.estimate import Estimate
@@ -19,31 +19,28 @@ from tfdist.scaling.scale import scale
 _REQUIRED = ("per_replica_batch", "num_replicas", "base_learning_rate")
 # Images per worker and step, where only a cost is asked for.
 _IMAGES = 32
-_BATCH, _RATE, _LENGTH = "batch", "learning rate", "length of the run"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _RunOptions:
     """The arguments of `scale`, which checks their limits."""
 
-    per_replica_batch: int | None = option(_BATCH, "examples per replica and step")
-    num_replicas: int | None = option(_BATCH, "replicas in sync")
-    accumulate_steps: int = option(_BATCH, "global batches per update", 1)
-    base_learning_rate: float | None = option(_RATE, "the rate for --base-batch")
-    base_batch: int = option(_RATE, "the batch that rate was tuned for", 256)
-    rule: str = option(_RATE, "how the rate is scaled with the batch", "linear", choices=RULES)
-    warmup_epochs: float = option(_RATE, "epochs of linear warmup", 5.0)
-    warmup_start: float | None = option(_RATE, "the rate that warmup begins at")
-    decay: str = option(_RATE, "the decay after warmup", "constant", choices=DECAYS)
-    boundaries: list[float] | None = option(_RATE, "epochs of step decay (30,60,80)")
-    decay_factor: float = option(_RATE, "factor of step decay", 0.1)
-    final_fraction: float = option(_RATE, "fraction of the peak that cosine decay ends at", 0.0)
-    epochs: float | None = option(_LENGTH, "epochs of the run", above=0, most=MOST)
-    num_examples: int | None = option(_LENGTH, "examples per epoch")
-    steps_per_epoch: int | None = option(
-        _LENGTH, "global batches per epoch, instead of --num-examples"
-    )
-    drop_remainder: bool = option(_LENGTH, "drop a partial last batch", False)
+    per_replica_batch: int | None = option("examples per replica and step", group="batch")
+    num_replicas: int | None = option("replicas in sync")
+    accumulate_steps: int = option("global batches per update", 1)
+    base_learning_rate: float | None = option("the rate for --base-batch", group="learning rate")
+    base_batch: int = option("the batch that rate was tuned for", 256)
+    rule: str = option("how the rate is scaled with the batch", "linear", choices=RULES)
+    warmup_epochs: float = option("epochs of linear warmup", 5.0)
+    warmup_start: float | None = option("the rate that warmup begins at")
+    decay: str = option("the decay after warmup", "constant", choices=DECAYS)
+    boundaries: list[float] | None = option("epochs of step decay (30,60,80)")
+    decay_factor: float = option("factor of step decay", 0.1)
+    final_fraction: float = option("fraction of the peak that cosine decay ends at", 0.0)
+    epochs: float | None = option("epochs of the run", above=0, group="length of the run")
+    num_examples: int | None = option("examples per epoch")
+    steps_per_epoch: int | None = option("global batches per epoch, instead of --num-examples")
+    drop_remainder: bool = option("drop a partial last batch", False)
 
 
 def main(argv: list[str]) -> int:

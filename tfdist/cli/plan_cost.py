@@ -26,8 +26,6 @@ from tfdist.validation import reject
 
 # The group in which help lists the options.
 COST = "what it costs"
-# Of any number, so that arithmetic with them has an end.
-MOST = 1e24
 _MOST_WORKERS = 4096
 _IMAGE_SIZE, _CHANNELS = 224, 3
 
@@ -37,66 +35,45 @@ class CostOptions:
     """The options of `tfdist plan` about the cost of a run."""
 
     model: str | None = option(
-        COST,
         "resnet50, small_cnn, of keras.applications, a saved .keras file, or module:function",
         metavar="NAME",
+        group=COST,
     )
-    image_size: int | None = option(
-        COST, "height and width of the images (224, or the model's own)"
-    )
-    classes: int | None = option(COST, "classes of the model (its own)")
+    image_size: int | None = option("height and width of the images (224, or the model's own)")
+    classes: int | None = option("classes of the model (its own)")
     multiply_adds: float | None = option(
-        COST, "instead of --model: multiply-adds of an image, forward", above=0, most=MOST
+        "instead of --model: multiply-adds of an image, forward", above=0
     )
-    parameters: float | None = option(
-        COST, "instead of --model: values of its weights", above=0, most=MOST
-    )
+    parameters: float | None = option("instead of --model: values of its weights", above=0)
     activations: float | None = option(
-        COST,
-        "instead of --model: values that a backward pass needs, per image",
-        least=0,
-        most=MOST,
+        "instead of --model: values that a backward pass needs, per image"
     )
-    input_bytes: float | None = option(
-        COST, "bytes of an image as the model takes it (float32)", above=0, most=MOST
-    )
-    optimizer: str = option(COST, "the optimizer, for its memory", "momentum", choices=SLOTS)
-    precision: str = option(COST, "Keras' policy", "float32", choices=PRECISIONS)
-    sharded_updates: bool = option(
-        COST, "the optimizer's values are divided among the replicas", False
-    )
-    tflops: float | None = option(
-        COST, "the most a device could do, in TFLOP/s", above=0, most=MOST
-    )
-    utilization: float = option(
-        COST, "the fraction of it that training attains", 0.33, above=0, most=1
-    )
+    input_bytes: float | None = option("bytes of an image as the model takes it (float32)", above=0)
+    optimizer: str = option("the optimizer, for its memory", "momentum", choices=SLOTS)
+    precision: str = option("Keras' policy", "float32", choices=PRECISIONS)
+    sharded_updates: bool = option("the optimizer's values are divided among the replicas", False)
+    tflops: float | None = option("the most a device could do, in TFLOP/s", above=0)
+    utilization: float = option("the fraction of it that training attains", 0.33, above=0, most=1)
     step_seconds: float | None = option(
-        COST, "a step of one worker, measured, instead of --tflops", above=0, most=MOST
+        "a step of one worker, measured, instead of --tflops", above=0
     )
-    price: float | None = option(COST, "the price of an hour of a device", least=0, most=MOST)
-    link: str | None = option(COST, "the link between workers", choices=LINKS)
-    latency: float | None = option(
-        COST, "instead of --link: its latency in seconds", least=0, most=MOST
-    )
+    price: float | None = option("the price of an hour of a device")
+    link: str | None = option("the link between workers", choices=LINKS)
+    latency: float | None = option("instead of --link: its latency in seconds")
     bandwidth: float | None = option(
-        COST, "instead of --link: its bandwidth in bytes/s, one way", above=0, most=MOST
+        "instead of --link: its bandwidth in bytes/s, one way", above=0
     )
     network: str | None = option(
-        COST, "instead of --link: a file of tfdist bench collectives --json", metavar="FILE"
+        "instead of --link: a file of tfdist bench collectives --json", metavar="FILE"
     )
     transport: str | None = option(
-        COST, "the transport of that file whose figures are used (ring)", metavar="NAME"
+        "the transport of that file whose figures are used (ring)", metavar="NAME"
     )
-    wire_dtype: str = option(
-        COST, "the type in which gradients are sent", FLOAT32, choices=WIRE_BYTES
-    )
-    overlap: bool = option(COST, "gradients are sent during the backward pass", False)
-    servers: int | None = option(COST, "parameter servers, instead of an all-reduce")
-    workers: list[int] | None = option(
-        COST, "the numbers of workers to predict for (1,2,4,...,4096)"
-    )
-    plot: str | None = option(COST, "draw efficiency against workers, as a PNG", metavar="FILE")
+    wire_dtype: str = option("the type in which gradients are sent", FLOAT32, choices=WIRE_BYTES)
+    overlap: bool = option("gradients are sent during the backward pass", False)
+    servers: int | None = option("parameter servers, instead of an all-reduce")
+    workers: list[int] | None = option("the numbers of workers to predict for (1,2,4,...,4096)")
+    plot: str | None = option("draw efficiency against workers, as a PNG", metavar="FILE")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

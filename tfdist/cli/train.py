@@ -18,7 +18,6 @@ from tfdist.rendezvous.once import meet
 from tfdist.runtime import process_one, sigterm
 from tfdist.runtime.lost_output import survive_broken_pipe
 from tfdist.runtime.startup import prefer_onednn, start_tensorflow
-from tfdist.runtime.timeouts import wait_seconds
 from tfdist.strategy.kinds import check_parameter_servers
 from tfdist.validation import MOST_SECONDS, did_you_mean, kind, quote
 
@@ -33,14 +32,12 @@ _EXAMPLES = (
 class _Options(TrainOptions):
     """The options of a run, and those of the command itself."""
 
-    wait: float = option(
-        CLUSTER,
-        "seconds to wait for the other tasks ($TFDIST_WAIT)",
-        factory=wait_seconds,
-        least=0,
+    wait: float | None = option(
+        "seconds to wait for the other tasks ($TFDIST_WAIT, or 300)",
         most=MOST_SECONDS,
+        group=CLUSTER,
     )
-    config: str | None = option(OUTPUT, "a file of these flags, as a run's config.yaml")
+    config: str | None = option("a file of these flags, as a run's config.yaml", group=OUTPUT)
 
 
 def main(argv: list[str]) -> int:

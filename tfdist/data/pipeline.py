@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -176,25 +177,9 @@ class _ImagePipeline(Pipeline):
     """Preprocesses images, for reading by index and for reading a stream."""
 
     def __init__(
-        self,
-        *,
-        num_examples: int,
-        transform: Transform,
-        global_batch: int,
-        seed: int,
-        drop_remainder: bool,
-        shuffle: bool,
-        augment: bool,
-        one_hot: int | None = None,
+        self, *, transform: Transform, shuffle: bool, augment: bool, **common: Any
     ) -> None:
-        super().__init__(
-            num_examples=num_examples,
-            image_shape=transform.shape,
-            global_batch=global_batch,
-            seed=seed,
-            drop_remainder=drop_remainder,
-            one_hot=one_hot,
-        )
+        super().__init__(image_shape=transform.shape, **common)
         self._transform = transform
         self._shuffle = shuffle
         self._augment = augment
@@ -217,8 +202,8 @@ class IndexedPipeline(_ImagePipeline):
     every number of pipelines: N workers train on what one would.
     """
 
-    def __init__(self, split: IndexedSplit, **kwargs: object) -> None:
-        super().__init__(num_examples=split.num_examples, **kwargs)  # type: ignore[arg-type]
+    def __init__(self, split: IndexedSplit, **settings: Any) -> None:
+        super().__init__(num_examples=split.num_examples, **settings)
         self._split = split
 
     @property
@@ -247,8 +232,8 @@ class StreamPipeline(_ImagePipeline):
     order: the files are shuffled, then the examples in a buffer.
     """
 
-    def __init__(self, split: StreamSplit, **kwargs: object) -> None:
-        super().__init__(num_examples=split.num_examples, **kwargs)  # type: ignore[arg-type]
+    def __init__(self, split: StreamSplit, **settings: Any) -> None:
+        super().__init__(num_examples=split.num_examples, **settings)
         self._split = split
 
     def _epoch(self, shard: Shard, epoch: int, first: int) -> tf.data.Dataset:
@@ -291,25 +276,8 @@ class SyntheticPipeline(Pipeline):
         num_classes: Labels lie in 0 to `num_classes - 1`.
     """
 
-    def __init__(
-        self,
-        *,
-        num_examples: int,
-        image_shape: tuple[int, int, int],
-        num_classes: int,
-        global_batch: int,
-        seed: int,
-        drop_remainder: bool,
-        one_hot: int | None = None,
-    ) -> None:
-        super().__init__(
-            num_examples=num_examples,
-            image_shape=image_shape,
-            global_batch=global_batch,
-            seed=seed,
-            drop_remainder=drop_remainder,
-            one_hot=one_hot,
-        )
+    def __init__(self, *, num_classes: int, **common: Any) -> None:
+        super().__init__(**common)
         self.num_classes = num_classes
 
     def _epoch(self, shard: Shard, epoch: int, first: int) -> tf.data.Dataset:

@@ -176,28 +176,23 @@ class Source:
         cache: bool | Literal["auto"],
         one_hot: bool,
     ) -> Pipeline:
-        classes = self.num_classes if one_hot else None
+        settings: dict[str, Any] = {
+            "global_batch": global_batch,
+            "seed": self.seed,
+            "drop_remainder": drop_remainder,
+            "one_hot": self.num_classes if one_hot else None,
+        }
         if split is None:
             return SyntheticPipeline(
                 num_examples=num_examples,
                 image_shape=self.image_shape,
                 num_classes=self.num_classes,
-                global_batch=global_batch,
-                seed=self.seed,
-                drop_remainder=drop_remainder,
-                one_hot=classes,
+                **settings,
             )
-        options: dict[str, Any] = {
-            "transform": Transform(self.recipe, self.image_shape),
-            "global_batch": global_batch,
-            "seed": self.seed,
-            "drop_remainder": drop_remainder,
-            "augment": augment,
-            "shuffle": shuffle,
-            "one_hot": classes,
-        }
+        transform = Transform(self.recipe, self.image_shape)
+        settings |= {"transform": transform, "augment": augment, "shuffle": shuffle}
         if not isinstance(split, StreamSplit):
-            return IndexedPipeline(split, **options)
+            return IndexedPipeline(split, **settings)
         size = split.decoded_bytes
         if cache == "auto":
             cache = size is not None and size <= _CACHE_BYTES
@@ -206,7 +201,7 @@ class Source:
                 f"cache: the images of {self.name} vary in size and cannot be cached; "
                 "give cache=False"
             )
-        return IndexedPipeline(split, **options) if cache else StreamPipeline(split, **options)
+        return IndexedPipeline(split, **settings) if cache else StreamPipeline(split, **settings)
 
 
 def _stages(
