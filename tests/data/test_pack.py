@@ -70,7 +70,7 @@ def test_it_says_how_far_it_is_and_nothing_else(
 def test_what_cannot_be_packed_is_one_line(folder: Path, tmp_path: Path) -> None:
     data_dir = str(tmp_path / "tfds")
     for path, name, problem in (
-        (str(folder), "My-Animals", r"pack\(name\): 'My-Animals' is given; allowed: small"),
+        (str(folder), "My-Animals", r"pack\(name\): 'My-Animals' is given; allowed: lower-case"),
         (str(tmp_path / "nowhere"), "animals", "there is no folder"),
         (str(folder / "train"), "animals", "has no images in train"),
     ):

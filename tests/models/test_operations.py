@@ -124,7 +124,7 @@ def test_models_by_name(tmp_path):
     [
         ("resnet51", None, "'resnet51' is given; allowed: resnet50, small_cnn, a file"),
         ("/none.keras", None, "is not a file"),
-        ("x.keras", 32, "whose model has a size"),
+        ("x.keras", 32, "whose model has its own size"),
         ("resnet50", 16, "too small"),
         ("ResNet101", 8, "cannot be built with"),
     ],

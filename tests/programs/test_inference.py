@@ -111,7 +111,7 @@ def test_what_cannot_be_used_is_one_line(run, tmp_path):
     for paths, problem in (
         ([str(tmp_path / "bad.png")], "bad.png' is not a readable image"),
         ([str(tmp_path / "empty")], "has no images; allowed: files of .png"),
-        (["nowhere.png"], "'nowhere.png' is not there"),
+        (["nowhere.png"], "'nowhere.png' does not exist"),
     ):
         with pytest.raises(ConfigError, match=problem):
             list(inference.predict(str(run), paths, 1))
