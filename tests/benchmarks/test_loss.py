@@ -16,7 +16,8 @@ def test_the_summary_counts_those_that_are_right_and_soon():
 
 
 @pytest.mark.cluster
-@pytest.mark.parametrize("transport", ["auto", pytest.param("ring", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("transport", ["auto", "ring"])
 def test_a_killed_peer_is_named(transport):
     (found,) = loss.measure(1, transport, say=lambda line: None)
     assert found.code == 138 and found.names_peer

@@ -19,7 +19,7 @@ from tfdist.render.slurm import NO_RETRY
 
 pytestmark = [pytest.mark.chaos]
 
-CASES = size(40, 500)
+CASES = size(12, 500)
 SEED = os.environ.get("TFDIST_CHAOS_SEED", "commands")
 SECONDS = 2.0 if FULL else 30.0  # beside the suite's other processes
 NASTY = (

@@ -77,8 +77,9 @@ def test_undisturbed(cluster: Cluster, want: str, kind: str) -> None:
     assert run.job.restarts == 0
 
 
-@pytest.mark.parametrize("task", ["worker/1", pytest.param("worker/0", marks=in_full)])
-@pytest.mark.parametrize("kind", ["jobset", *(pytest.param(k, marks=in_full) for k in KINDS[1:])])
+@pytest.mark.parametrize("task", ["worker/1", "worker/0"])
+@in_full
+@each_kind
 def test_a_worker_is_killed(cluster: Cluster, want: str, kind: str, task: str) -> None:
     run = start(cluster, kind)
     run.until_line("worker/0", f"^STEP {AT}$")
