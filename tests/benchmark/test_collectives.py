@@ -17,6 +17,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from tests import forked
 from tests.collectives.ring.conftest import Workers
 from tfdist.benchmark import hardware
 from tfdist.benchmark.collectives import figures
@@ -330,7 +331,7 @@ def test_the_tasks_of_a_cluster_measure(tmp_path):
     for index in range(2):
         config = json.dumps({"cluster": cluster, "task": {"type": "worker", "index": index}})
         processes.append(
-            subprocess.Popen(
+            forked.Popen(
                 command("--sizes", "1K", "--seconds", "0.01", "--transports", "ring"),
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
