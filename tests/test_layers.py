@@ -28,6 +28,8 @@ LAYERS = [
     {"collectives", "models", "data", "profiling.recorder"},
     {"strategy"},
     {"training.input", "training.model"},
+    {"training.step.patches"},
+    {"training.step.probes"},
     {"training.step"},
     {"training.update"},
     {"training.loops"},

@@ -51,7 +51,9 @@ in the same order each time that a graph is built, and plain Keras differs from 
 bit.
 
 Layers that compute on each replica's slice (plain BatchNormalization, Dropout) are compared with
-one device that computes the same slices. Written by
+one device that computes the same slices. Under parameter_server the statistics of
+BatchNormalization are those of the worker that wrote last: each assigns its own batch's, and
+nothing averages them. Written by
 `python -m tests.training.conformance.table`, {versions}, CPU.
 """
 

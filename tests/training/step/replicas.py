@@ -26,6 +26,46 @@ def dense() -> keras.Model:
     return keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
 
 
+class Pair(keras.Model):
+    """As a GAN: the head is updated first, and the tail by a loss that goes through the head."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tail = keras.layers.Dense(4, "tanh")
+        self.head = keras.layers.Dense(1)
+        self.second = keras.optimizers.Adam(0.1, weight_decay=0.01)
+        self.loss_tracker = keras.metrics.Mean(name="loss")
+        self.build((None, 3))
+
+    def build(self, shape):
+        self.tail.build(shape)
+        self.head.build((None, 4))
+        self.built = True
+
+    def call(self, x):
+        return self.head(self.tail(x))
+
+    def updates(self):
+        head, tail = self.head.trainable_variables, self.tail.trainable_variables
+        return [(self.optimizer, head), (self.second, tail)]
+
+    def train_step(self, data):
+        x, y = data[:2]
+        for optimizer, variables in self.updates():
+            with tf.GradientTape() as tape:
+                loss = keras.ops.mean((self(x) - y) ** 2)
+            optimizer.apply(tape.gradient(loss, variables), variables)
+        self.loss_tracker.update_state(loss)
+        return {"loss": loss}
+
+
+def make_pair(kind: type[keras.Model] = Pair) -> keras.Model:
+    """A model whose step has two optimizers, compiled."""
+    model = kind()
+    model.compile(keras.optimizers.SGD(0.5))
+    return model
+
+
 def number(variable: keras.Variable) -> float:
     """The value of a scalar variable, of any strategy."""
     return float(variable.numpy())

@@ -9,8 +9,8 @@ import tensorflow as tf
 from keras.src.backend.tensorflow.trainer import TensorFlowTrainer
 
 import tfdist
-from tests.training.step.replicas import X, Y, dense, tensors
-from tfdist.training.step.build import build
+from tests.training.step.replicas import X, Y, dense, make_pair, number, tensors
+from tfdist.training.step.build import build, build_optimizers
 
 
 class Lazy(keras.Model):
@@ -245,3 +245,16 @@ def test_a_layer_that_is_a_trainer_and_has_been_called(mirrored):
         model.compile("adam", "mse")
     build(model, mirrored, tensors((X, Y)))
     assert model.optimizer.built
+
+
+def test_optimizers_are_built_with_the_weights_the_step_hands_them(mirrored):
+    with mirrored.scope():
+        model = make_pair()
+    before = model.get_weights()
+    assert not model.second.built
+    build_optimizers(model, mirrored, (tf.constant(X[:1]), tf.constant(Y[:1])))
+    shapes = [tuple(v.shape) for v in model.tail.trainable_variables]
+    assert [tuple(v.shape) for v in model.second._momentums] == shapes
+    assert all(mirrored.extended.variable_created_in_scope(v.value) for v in model.second.variables)
+    assert number(model.second.iterations) == 0
+    assert all(np.array_equal(a, b) for a, b in zip(before, model.get_weights(), strict=True))

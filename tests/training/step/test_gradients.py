@@ -1,15 +1,20 @@
-"""Arithmetic on gradients of every kind."""
+"""Arithmetic on gradients of every kind, and weights that are overwritten with theirs."""
 
+import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
+import tfdist
+from tests.collectives.replicas import on_replicas
+from tfdist.collectives.tensorflow import TensorFlowTransport
+from tfdist.collectives.transport import SingleReplica
 from tfdist.training.step import gradients as sparse
+from tfdist.training.step.gradients import drop_overwritten, split_overwritten
 
 
 @pytest.mark.parametrize(("operation", "result"), [(sparse.multiply, 6.0), (sparse.divide, 1.5)])
 def test_a_dense_a_sparse_and_a_missing_gradient(operation, result):
-    import tensorflow as tf
-
     by = tf.constant(2.0)
     assert operation(None, by) is None
     np.testing.assert_array_equal(operation(tf.constant([3.0]), by), [result])
@@ -21,16 +26,11 @@ def test_a_dense_a_sparse_and_a_missing_gradient(operation, result):
 
 
 def test_the_type_of_the_gradient_stays():
-    import tensorflow as tf
-
     gradient = tf.constant([3.0], tf.bfloat16)
     assert sparse.divide(gradient, tf.constant(2.0)).dtype == tf.bfloat16
 
 
 def test_gradients_by_what_was_assigned_join_those_by_the_value_before():
-    import keras
-    import tensorflow as tf
-
     one, two, three = (keras.Variable([float(i)]) for i in (1, 2, 3))
     values = [tf.convert_to_tensor(v.value) for v in (one, two, three)]
     with tf.GradientTape() as tape:
@@ -44,9 +44,6 @@ def test_gradients_by_what_was_assigned_join_those_by_the_value_before():
 
 
 def test_sparse_gradients_are_joined_too_and_without_assignments_left_alone():
-    import keras
-    import tensorflow as tf
-
     table = keras.Variable([[1.0], [2.0]])
     value = tf.convert_to_tensor(table.value)
     later = tf.constant([[3.0], [4.0]])
@@ -60,8 +57,6 @@ def test_sparse_gradients_are_joined_too_and_without_assignments_left_alone():
 
 
 def test_which_places_are_the_same_on_all_replicas():
-    import tensorflow as tf
-
     found = {}
 
     @tf.function(input_signature=[tf.TensorSpec((None, 4), tf.int32)])
@@ -77,3 +72,45 @@ def test_which_places_are_the_same_on_all_replicas():
     trace.get_concrete_function()
     assert [name for name, constant in found.items() if constant] == ["places", "places, flat"]
     assert not sparse.is_constant(tf.constant([1]))  # Eagerly, it cannot be told.
+
+
+def overwritten_variables():
+    """A weight between two that are overwritten."""
+    made = [keras.Variable(np.zeros(shape, "float32")) for shape in ((), (2,), (3,))]
+    for variable in (made[0], made[2]):
+        variable.overwrite_with_gradient = True
+    return made
+
+
+def test_the_largest_value_of_each_is_taken_and_a_replica_without_rows_has_seen_nothing(devices):
+    weights = overwritten_variables()
+    values = [weight.value for weight in weights]
+    transport = TensorFlowTransport(3)
+
+    def largest(given):
+        count, scale, history = given
+        rest, new = split_overwritten([scale, count, history], values, weights, count, transport)
+        assert rest[0] is rest[2] is None
+        return rest[1], new
+
+    strategy = tfdist.mirrored_strategy(devices[:3])
+    given = [
+        (np.int32(2), np.float32(0.5), np.array([3, 0, 1], "float32")),
+        (np.int32(1), np.float32(0.25), np.array([1, 2, 1], "float32")),
+        (np.int32(0), np.float32(7), np.array([9, 9, 9], "float32")),
+    ]
+    for number, (gradient, (scale, history)) in enumerate(on_replicas(strategy, given, largest)):
+        assert int(gradient) == given[number][0]  # A weight's gradient is left as it is.
+        assert float(scale) == 0.5
+        assert history.numpy().tolist() == [3, 2, 1]
+
+
+def test_a_layer_that_was_not_called_keeps_what_it_has():
+    weights = overwritten_variables()
+    values = [tf.constant(4.0), None, tf.constant([1.0, 2.0, 3.0])]
+    rest, new = split_overwritten(
+        [None, 1.0, None], values, weights, tf.constant(1), SingleReplica()
+    )
+    assert rest == [None, 1.0, None]
+    assert [value.numpy().tolist() for value in new] == [4, [1, 2, 3]]
+    assert drop_overwritten(["a", "b", "c"], weights) == ["b"]

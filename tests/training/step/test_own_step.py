@@ -1,4 +1,4 @@
-"""The gradients of a model's own `train_step` are kept back, weighed and scaled once."""
+"""A model's own `train_step` gives the numbers of one device, whatever its optimizers."""
 
 from __future__ import annotations
 
@@ -8,10 +8,22 @@ import pytest
 import tensorflow as tf
 
 import tfdist
-from tests.training.step.replicas import X, Y, added, built, number, plain, train, transport_of
+from tests.training.step.replicas import (
+    Pair,
+    X,
+    Y,
+    added,
+    built,
+    make_pair,
+    number,
+    plain,
+    train,
+    transport_of,
+)
 from tfdist.errors import ConfigError
-from tfdist.training.model.inspection import ModelVariables
-from tfdist.training.step.own_step import OwnStep
+from tfdist.training.model.inspection import ModelVariables, all_optimizers
+from tfdist.training.step.own_step import MultiOptimizerStep, SingleOptimizerStep
+from tfdist.training.step.slicing import by_batch, by_nominal
 
 
 class Own(keras.Sequential):
@@ -38,8 +50,8 @@ def model_of(kind, optimizer="sgd", first=None) -> keras.Model:
     return model
 
 
-def step_of(strategy, model: keras.Model) -> OwnStep:
-    return OwnStep(model, ModelVariables.of(model), transport_of(strategy))
+def step_of(strategy, model: keras.Model) -> SingleOptimizerStep:
+    return SingleOptimizerStep(model, ModelVariables.of(model), transport_of(strategy))
 
 
 def of_whole_batch() -> tuple[list, float]:
@@ -127,3 +139,73 @@ def test_a_step_that_never_calls_the_optimizer_is_refused(devices):
     model = built(strategy, lambda: model_of(Idle))
     with pytest.raises(ConfigError, match=r"Idle.train_step: never calls"):
         train(strategy, step_of(strategy, model))
+
+
+def pair_step_of(strategy, model: keras.Model, weights_add_up: bool = True) -> MultiOptimizerStep:
+    return MultiOptimizerStep(
+        model,
+        ModelVariables.of(model),
+        transport_of(strategy),
+        weights_add_up=weights_add_up,
+    )
+
+
+@pytest.mark.parametrize("nominal", [None, 10])
+def test_two_replicas_update_to_what_one_device_does(devices, nominal):
+    strategy = tfdist.mirrored_strategy(devices[:2])
+    model, alone = built(strategy, make_pair), plain(make_pair)
+    step = pair_step_of(strategy, model, weights_add_up=nominal is None)
+    weighing = by_batch if nominal is None else by_nominal(nominal)
+    one, two = train(strategy, step, weighing=weighing)
+    loss = alone.train_on_batch(X, Y, return_dict=True)["loss"]
+    places = {
+        id(v): other
+        for mine, others in (
+            (model.trainable_variables, alone.trainable_variables),
+            (model.optimizer.variables, alone.optimizer.variables),
+            (model.second.variables, alone.second.variables),
+        )
+        for v, other in zip(mine, others, strict=True)
+    }
+    updated = {id(v) for v in step.updated}
+    assert {id(v) for v in model.trainable_variables} < updated
+    assert {id(o.iterations) for o in all_optimizers(model)} < updated
+    for variable, value, same in zip(step.updated, one.updated, two.updated, strict=True):
+        np.testing.assert_array_equal(value, same)
+        np.testing.assert_allclose(value, places[id(variable)], rtol=1e-5, atol=1e-6)
+    at = [id(v) for v in model.metrics_variables].index(id(model.loss_tracker.total))
+    total, count = added([one.metrics, two.metrics])[at : at + 2]
+    assert total / count == pytest.approx(float(loss), rel=1e-5)
+    assert (one.gradients, one.state, step.changed["train"]) == ([], [], [])
+    assert [number(o.iterations) for o in all_optimizers(model)] == [0, 0]
+    assert all("apply" not in vars(optimizer) for optimizer in all_optimizers(model))
+
+
+def test_weights_updated_twice_and_steps_without_an_update_are_refused(devices):
+    class Twice(Pair):
+        def updates(self):
+            return [(self.optimizer, self.head.trainable_variables)] * 2
+
+    class Again(Pair):
+        def train_step(self, data):
+            zeros = [tf.zeros(v.shape) for v in self.tail.trainable_variables]
+            for optimizer in (self.optimizer, self.second):
+                optimizer.apply(zeros, self.tail.trainable_variables)
+            return {}
+
+    class Idle(Pair):
+        def updates(self):
+            return []
+
+        def train_step(self, data):
+            return {}
+
+    strategy = tfdist.mirrored_strategy(devices[:2])
+    for kind, named in ((Twice, "more than once a step"), (Idle, "never calls apply")):
+        model = built(strategy, lambda kind=kind: make_pair(kind))
+        with pytest.raises(ConfigError, match=f"{kind.__name__}.train_step: .*{named}"):
+            train(strategy, pair_step_of(strategy, model))
+    model = built(strategy, make_pair)
+    model.__class__ = Again
+    with pytest.raises(ConfigError, match=r"Again.train_step: updates the same weights"):
+        train(strategy, pair_step_of(strategy, model))

@@ -7,8 +7,7 @@ import pytest
 
 from tests.training.step.replicas import plain
 from tfdist.collectives.transport import SingleReplica
-from tfdist.training.step.multi_optimizer import MultiOptimizerStep
-from tfdist.training.step.own_step import OwnStep
+from tfdist.training.step.own_step import MultiOptimizerStep, SingleOptimizerStep
 from tfdist.training.step.replica import KerasStep
 from tfdist.training.step.select import make_step
 
@@ -23,7 +22,7 @@ class Own(keras.Sequential):
     [
         (keras.Sequential, False, False, KerasStep),
         (keras.Sequential, True, False, KerasStep),  # Keras' own step has no use for it.
-        (Own, False, False, OwnStep),
+        (Own, False, False, SingleOptimizerStep),
         (Own, False, True, MultiOptimizerStep),
         (Own, True, False, MultiOptimizerStep),
     ],

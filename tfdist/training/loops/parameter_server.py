@@ -26,8 +26,7 @@ from tfdist.training.input.feed import Epoch
 from tfdist.training.loops.base import Loop, Progress, plain
 from tfdist.training.loops.grouping import Grouping, stack, unstack
 from tfdist.training.model.inspection import compiled_optimizer
-from tfdist.training.step.host_totals import HostTotals, pack
-from tfdist.training.step.metrics import add_up, check_gathering
+from tfdist.training.step.metrics import HostTotals, add_up, check_gathering, pack
 from tfdist.training.step.packing import read_packed, send_packed
 from tfdist.training.step.replica import PREDICT, TEST, TRAIN, ReplicaOutput
 from tfdist.training.step.select import make_step

@@ -25,11 +25,11 @@ from tfdist.training.loops.synchronous import SynchronousLoop
 from tfdist.training.model.inspection import compiled_optimizer, has_several_optimizers
 from tfdist.training.model.support import check_update_within
 from tfdist.training.step.build import build
-from tfdist.training.step.late_reads import reads_its_update
 from tfdist.training.step.metrics import MetricTotals, add_up, check_gathering
+from tfdist.training.step.probes.late_reads import reads_its_update
+from tfdist.training.step.probes.row_probe import warn_of_mixed_rows
 from tfdist.training.step.recording import AddedUp, Continued, Gathered, MetricRecording
 from tfdist.training.step.reduction import Reduction
-from tfdist.training.step.row_probe import warn_of_mixed_rows
 from tfdist.training.step.select import make_step
 from tfdist.training.step.slicing import Slicer, as_the_whole, by_batch, by_nominal
 from tfdist.training.update.accumulate import AccumulatingUpdate

@@ -10,8 +10,13 @@ import tensorflow as tf
 
 from tfdist.errors import ConfigError
 from tfdist.training.input.batch import rows_between
-from tfdist.training.model.inspection import overrides
-from tfdist.training.step.multi_optimizer import build_optimizers, rehearse
+from tfdist.training.model.inspection import (
+    all_optimizers,
+    has_several_optimizers,
+    other_optimizers,
+    overrides,
+)
+from tfdist.training.step.patches.capture import intercept_apply
 
 
 def build(model: keras.Model, strategy: tf.distribute.Strategy, sample: Any) -> None:
@@ -66,7 +71,7 @@ def _is_made_by_its_step(model: keras.Model, row: Any) -> bool:
     if not overrides(model, "train_step") or getattr(model, "optimizer", None) is None:
         return False
     with contextlib.suppress(Exception):
-        rehearse(model, row)
+        _dry_run_train_step(model, row)
     return not _lacks_variables(model)
 
 
@@ -125,6 +130,27 @@ def _make_losses_and_metrics(
         del model.get_metrics_result
 
 
+def build_optimizers(model: keras.Model, strategy: tf.distribute.Strategy, data: Any) -> None:
+    """Builds the optimizers of a model whose step has several.
+
+    The weights that each of them trains are known only when the step passes them, so the step
+    is run once, on one row, with nothing assigned.
+
+    Args:
+        model: The model, whose own variables are built.
+        strategy: The strategy it is to train under.
+        data: A row of data, as `train_step` takes it.
+    """
+    beside = [o for o in other_optimizers(model) if not o.built]
+    if not beside or not has_several_optimizers(model):
+        return
+    handed = _dry_run_train_step(model, data)
+    with strategy.scope():
+        for optimizer in beside:
+            if id(optimizer) in handed:
+                optimizer.build(handed[id(optimizer)])
+
+
 def _make_metrics_of_its_step(model: keras.Model, row: Any) -> None:
     """Makes compiled metrics that only the model's own step updates.
 
@@ -136,7 +162,7 @@ def _make_metrics_of_its_step(model: keras.Model, row: Any) -> None:
         return
     # Where the step fails, the loop's tracing of it will fail with the same error.
     with contextlib.suppress(Exception):
-        rehearse(model, row)
+        _dry_run_train_step(model, row)
     if not metrics.built and not overrides(model, "call"):
         raise ConfigError(
             f"{type(model).__name__}: its compiled metrics cannot be made before training, as it "
@@ -166,3 +192,26 @@ def _lacks_variables(model: keras.Model) -> bool:
         # Its own step may call it with something other than x of (x, y).
         return lacks
     return not model.built or lacks
+
+
+def _dry_run_train_step(model: keras.Model, data: Any) -> dict[int, list[keras.Variable]]:
+    """Runs a model's own `train_step` without assigning anything, so that it makes its variables.
+
+    Args:
+        model: The model, whose own variables are built.
+        data: A row of data, as `train_step` takes it.
+
+    Returns:
+        The weights that each optimizer receives, by the optimizer's `id`.
+    """
+    handed: dict[int, list[keras.Variable]] = {}
+
+    def note(optimizer: Any, grads: Any, trainable_variables: Any = None) -> None:
+        if trainable_variables is not None:
+            handed[id(optimizer)] = list(trainable_variables)
+
+    mapping = [(v, v.value) for v in model.trainable_variables]
+    scope = keras.StatelessScope(mapping, collect_losses=True)
+    with intercept_apply(all_optimizers(model), note), scope:
+        model.train_step(data)
+    return handed

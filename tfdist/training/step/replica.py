@@ -31,15 +31,15 @@ from tfdist.training.model.inspection import (
     inner_optimizer,
     overrides,
 )
-from tfdist.training.step.capture import ScalarMeans
-from tfdist.training.step.gradients import through_assignments
-from tfdist.training.step.logs import Reported, ReturnedLogs
-from tfdist.training.step.loss_sums import LossSums
-from tfdist.training.step.overwritten import split
+from tfdist.training.step.gradients import split_overwritten, through_assignments
 from tfdist.training.step.packing import values_of
-from tfdist.training.step.shared_state import SharedState
+from tfdist.training.step.patches.capture import ScalarMeans
+from tfdist.training.step.patches.logs import Reported, ReturnedLogs
+from tfdist.training.step.patches.loss_sums import LossSums
+from tfdist.training.step.patches.shared_state import SharedState
+from tfdist.training.step.probes.loss_probe import compares_examples
+from tfdist.training.step.probes.state_check import check_state
 from tfdist.training.step.slicing import Slice
-from tfdist.training.step.state_check import check_state
 from tfdist.training.step.stateless_scope import StepScope
 
 # The purposes of a step.
@@ -108,7 +108,9 @@ class ReplicaStep(abc.ABC):
         self.updated: list[keras.Variable] = []
         self._transport = transport
         self._gathers_metrics = gathers_metrics
-        self._losses = LossSums(model, transport, accumulates=accumulates)
+        self._losses = LossSums(
+            model, transport, accumulates=accumulates, compares=compares_examples
+        )
         self._scalar_means = ScalarMeans(model)
         alone = transport.replicas == 1 and kind_of(model.distribute_strategy).is_synchronous
         self._returned = ReturnedLogs(model, alone=alone)
@@ -158,7 +160,8 @@ class ReplicaStep(abc.ABC):
         self._begin(piece)
         scope = StepScope(self.variables, real, totals=totals, read=self._read)
         outputs = None
-        with self._view(real, piece.count), scope, self._losses.of(piece, training=False):
+        losses = self._losses.of(piece.data, piece.count, training=False)
+        with self._view(real, piece.count), scope, losses:
             if overrides(self.model, "test_step"):
                 logs = self.model.test_step(piece.data)
             else:
@@ -316,7 +319,7 @@ class KerasStep(ReplicaStep):
         self._begin(piece)
         with (
             self._view(real, piece.count),
-            self._losses.of(piece, training=True),
+            self._losses.of(piece.data, piece.count, training=True),
             tf.GradientTape() as tape,
         ):
             tape.watch(values)
@@ -336,7 +339,7 @@ class KerasStep(ReplicaStep):
         gradients = through_assignments(
             tape, scaled, values, self.variables.trainable, scope.replaced
         )
-        gradients, overwritten = split(
+        gradients, overwritten = split_overwritten(
             gradients, values, self.variables.trainable, piece.count, self._transport
         )
         state = self._changed_state(scope, piece, TRAIN)

@@ -9,8 +9,7 @@ import tensorflow as tf
 
 from tfdist.collectives.transport import Transport
 from tfdist.training.model.inspection import ModelVariables, has_several_optimizers, overrides
-from tfdist.training.step.multi_optimizer import MultiOptimizerStep
-from tfdist.training.step.own_step import OwnStep
+from tfdist.training.step.own_step import MultiOptimizerStep, SingleOptimizerStep
 from tfdist.training.step.packing import values_of
 from tfdist.training.step.replica import KerasStep, ReplicaStep
 
@@ -46,7 +45,7 @@ def make_step(
             weights_add_up=weights_add_up,
             read=read,
         )
-    kind = OwnStep if overrides(model, "train_step") else KerasStep
+    kind = SingleOptimizerStep if overrides(model, "train_step") else KerasStep
     return kind(
         model,
         variables,

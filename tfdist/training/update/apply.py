@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from tfdist.collectives.replica_context import ReducedView
 from tfdist.training.model.inspection import is_overwritten
-from tfdist.training.step.overwritten import without
+from tfdist.training.step.gradients import drop_overwritten
 from tfdist.training.step.reduction import Reduced
 from tfdist.training.step.replica import ReplicaStep
 from tfdist.training.step.slicing import Slice
@@ -47,7 +47,7 @@ class OptimizerUpdate:
         self.scaler = LossScaler(optimizer)
         self._optimizer = self.scaler.optimizer
         self._trainable = trainable
-        self._updated = without(trainable, trainable)
+        self._updated = drop_overwritten(trainable, trainable)
         self._overwritten = [v for v in trainable if is_overwritten(v)]
         self._strategy = strategy
         self._compiles = compiles
@@ -80,7 +80,7 @@ class OptimizerUpdate:
         Returns:
             Scalar bool: no gradient overflowed.
         """
-        gradients = without(gradients, self._trainable)
+        gradients = drop_overwritten(gradients, self._trainable)
         local = [_first(self._strategy, gradient) for gradient in gradients]
         finite = self.scaler.all_finite(local)
 

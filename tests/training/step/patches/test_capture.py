@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from tests.training.step.replicas import dense, plain
 from tfdist.errors import ConfigError
-from tfdist.training.step.capture import CapturedGradients, ScalarMeans
+from tfdist.training.step.patches.capture import CapturedGradients, ScalarMeans
 
 
 class OwnMean(keras.metrics.Mean):

@@ -21,9 +21,10 @@ import tensorflow as tf
 from tfdist.runtime.log import LOGGER
 from tfdist.training.input.batch import loosen, rows_of
 from tfdist.training.model.inspection import all_optimizers, overrides
-from tfdist.training.step.loss_sums import no_losses, sums_over_examples
-from tfdist.training.step.multi_optimizer import standing_in
-from tfdist.training.step.shared_state import SharedState
+from tfdist.training.step.patches.capture import intercept_apply
+from tfdist.training.step.patches.loss_sums import no_losses, sums_over_examples
+from tfdist.training.step.patches.shared_state import SharedState
+from tfdist.training.step.probes.loss_probe import compares_examples
 
 # Of the largest value compared: far above rounding, below what a mean over a batch changes.
 _TOLERANCE = 1e-3
@@ -180,9 +181,13 @@ def _gradients(model: keras.Model, data: Any) -> list[tf.Tensor]:
     def keep(_: Any, gradients: Any, trainable_variables: Any = None) -> None:
         found.extend(tf.convert_to_tensor(g) for g in gradients if g is not None)
 
-    with standing_in(all_optimizers(model), keep):
+    with intercept_apply(all_optimizers(model), keep):
         model.train_step(data)
     return found
+
+
+def _sums_over_examples() -> contextlib.AbstractContextManager[None]:
+    return sums_over_examples(compares_examples)
 
 
 def _trial(
@@ -190,7 +195,7 @@ def _trial(
     function: Function,
     sample: Any,
     rows: int | None,
-    losses: Callable[[], contextlib.AbstractContextManager[None]] = sums_over_examples,
+    losses: Callable[[], contextlib.AbstractContextManager[None]] = _sums_over_examples,
 ) -> _Run:
     """Returns what computes a function of some rows of the sample, given their numbers.
 

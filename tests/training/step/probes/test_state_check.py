@@ -10,7 +10,7 @@ import tfdist
 from tests.training.step.replicas import X, dense
 from tfdist.errors import ConfigError
 from tfdist.runtime.log import LOGGER
-from tfdist.training.step.state_check import check_state
+from tfdist.training.step.probes.state_check import check_state
 
 
 def checked(variable: keras.Variable, new_value) -> None:

@@ -14,7 +14,7 @@ def test_reads_its_update(late):
     import tensorflow as tf
 
     from tfdist.training.step.build import build
-    from tfdist.training.step.late_reads import reads_its_update
+    from tfdist.training.step.probes.late_reads import reads_its_update
 
     class Own(keras.Sequential):
         def train_step(self, data):

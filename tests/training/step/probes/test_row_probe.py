@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 from keras import ops
 
-from tfdist.training.step.row_probe import mixes_rows
+from tfdist.training.step.probes.row_probe import mixes_rows
 
 random = np.random.default_rng(0)
 X = random.normal(size=(8, 3)).astype("float32")

@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from tfdist.training.step import loss_probe
-from tfdist.training.step.loss_probe import compares_examples
+from tfdist.training.step.probes.loss_probe import compares_examples
 
 
 def by_example(y_true, y_pred):
@@ -102,3 +102,6 @@ def test_those_of_keras_are_known(devices, monkeypatch):
     assert not compares_examples(keras.losses.MeanSquaredError(), y, y)
     assert not compares_examples(wrapped(keras.losses.mean_absolute_error), y, y)
     assert compares_examples(Own(by_example), y, y)
+    for over_batch in (keras.losses.Circle(), keras.losses.Dice(), keras.losses.Tversky(axis=[0])):
+        assert compares_examples(over_batch, y, y)
+    assert not compares_examples(keras.losses.Dice(axis=-1), y, y)

@@ -26,9 +26,10 @@ from tests.training.step.replicas import (
 from tfdist.collectives.transport import SingleReplica
 from tfdist.errors import ConfigError
 from tfdist.training.model.inspection import ModelVariables
-from tfdist.training.step.loss_sums import LossSums
+from tfdist.training.step.patches.loss_sums import LossSums
+from tfdist.training.step.probes.loss_probe import compares_examples
 from tfdist.training.step.replica import KerasStep
-from tfdist.training.step.slicing import Slice, by_nominal
+from tfdist.training.step.slicing import by_nominal
 
 losses = keras.losses
 WEIGHTS = np.linspace(0.5, 2, 7, dtype="float32")[:, None]
@@ -138,7 +139,13 @@ def test_what_several_batches_cannot_make_up_is_refused_in_training_only(devices
     make, data = CASES[name]
     strategy = tfdist.one_device_strategy(devices[0])
     model = built(strategy, make, data)
-    step = KerasStep(model, ModelVariables.of(model), transport_of(strategy), accumulates=True)
+    step = KerasStep(
+        model,
+        ModelVariables.of(model),
+        transport_of(strategy),
+        accumulates=True,
+        compares=compares_examples,
+    )
     slicer = slicer_of(strategy, data)
     with step.intercepting():
         on_each(strategy, lambda: step.test(slicer((tensors(data), 7))).metrics)
@@ -159,14 +166,14 @@ def test_keras_is_as_it_was_after_the_step():
 
     model = linear("mse")()
     before = parts()
-    sums = LossSums(model, SingleReplica(), accumulates=True)
+    sums = LossSums(model, SingleReplica(), accumulates=True, compares=compares_examples)
     with sums:
         assert all(one is not other for one, other in zip(before, parts(), strict=True))
         # A loss outside of a replica's slice is not touched.
         loss = losses.MeanSquaredError("sum")
         assert float(loss(tf.ones((2, 1)), tf.zeros((2, 1)))) == 2.0
         count = tf.Variable(2)  # Its value is not known when the step is traced.
-        with sums.of(Slice(tf.ones((2, 3)), count, tf.constant(1.0)), training=False):
+        with sums.of(tf.ones((2, 3)), count, training=False):
             assert sums.is_by_example(tf.ones(2))
             assert not sums.is_by_example(tf.ones(3))
             assert not sums.is_by_example(tf.constant(1.0))

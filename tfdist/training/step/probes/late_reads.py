@@ -17,7 +17,8 @@ from tfdist.training.model.inspection import (
     inner_optimizer,
     overrides,
 )
-from tfdist.training.step.shared_state import SharedState
+from tfdist.training.step.patches.capture import intercept_apply
+from tfdist.training.step.patches.shared_state import SharedState
 
 
 def reads_its_update(model: keras.Model, sample: Any) -> bool:
@@ -32,58 +33,56 @@ def reads_its_update(model: keras.Model, sample: Any) -> bool:
     """
     if not overrides(model, "train_step") or has_several_optimizers(model):
         return False
-    optimizer = model.optimizer
-    watch = _Watch(model)
+    recorder = _ReadRecorder(model)
     restore = SharedState(model).keep()
 
     def step(data: Any) -> None:
         mapping = [(v, tf.convert_to_tensor(v.value)) for v in model.non_trainable_variables]
         mapping += [(v, tf.convert_to_tensor(v.value)) for v in model.metrics_variables]
         mapping += [(v, v.value) for v in model.trainable_variables]
-        with _WatchingScope(watch, mapping):
+        with _RecordingScope(recorder, mapping):
             model.train_step(loosen(data))
 
-    optimizer.apply = watch.apply
     try:
-        traced = tf.function(step, autograph=False)
-        traced.get_concrete_function(rows_between(sample, 0, 1))
+        with intercept_apply([model.optimizer], recorder.apply):
+            traced = tf.function(step, autograph=False)
+            traced.get_concrete_function(rows_between(sample, 0, 1))
     except Exception:
         return False
     finally:
-        del optimizer.apply
         restore()
-    return watch.calls == 1 and watch.late
+    return recorder.calls == 1 and recorder.reads_after_update
 
 
-class _Watch:
+class _ReadRecorder:
     """Records the calls and reads of a step.
 
     Attributes:
         calls: The number of times it called its optimizer.
-        late: Whether it then read a variable that the optimizer assigns.
+        reads_after_update: Whether it then read a variable that the optimizer assigns.
     """
 
     def __init__(self, model: keras.Model) -> None:
         self.calls = 0
-        self.late = False
+        self.reads_after_update = False
         optimizer = inner_optimizer(model.optimizer)
         assigned = [*model.trainable_variables, *model.optimizer.variables, *optimizer.variables]
         constant = getattr(optimizer, "_learning_rate", None)
         self._assigned = {id(variable) for variable in assigned if variable is not constant}
 
-    def apply(self, grads: Any, trainable_variables: Any = None) -> None:
+    def apply(self, optimizer: Any, grads: Any, trainable_variables: Any = None) -> None:
         """Replaces the optimizer's method, and counts its calls."""
         self.calls += 1
 
     def read(self, variable: keras.Variable) -> None:
         """Records that the step reads a variable."""
-        self.late |= self.calls > 0 and id(variable) in self._assigned
+        self.reads_after_update |= self.calls > 0 and id(variable) in self._assigned
 
 
-class _WatchingScope(keras.StatelessScope):
-    def __init__(self, watch: _Watch, mapping: list[Any]) -> None:
+class _RecordingScope(keras.StatelessScope):
+    def __init__(self, recorder: _ReadRecorder, mapping: list[Any]) -> None:
         super().__init__(state_mapping=mapping, collect_losses=True)
-        self._watch = watch
+        self._recorder = recorder
 
     def add_update(self, update: tuple[keras.Variable, Any]) -> None:
         """Records a new value, which may itself be a variable."""
@@ -94,5 +93,5 @@ class _WatchingScope(keras.StatelessScope):
 
     def get_current_value(self, variable: keras.Variable) -> Any:
         """Returns the value, and records the read."""
-        self._watch.read(variable)
+        self._recorder.read(variable)
         return super().get_current_value(variable)

@@ -21,11 +21,12 @@ import tensorflow as tf
 
 from tfdist.collectives.transport import Transport
 from tfdist.errors import ConfigError
-from tfdist.training.step.loss_probe import compares_examples
-from tfdist.training.step.slicing import Slice
 
 _MODULE: Any = sys.modules[keras.Loss.__module__]
 _NONE = (None, "none")
+
+# Returns whether a loss, given targets and predictions, compares the examples of a batch.
+Compares = Callable[[keras.Loss, Any, Any], bool]
 
 
 class LossSums(contextlib.AbstractContextManager["LossSums"]):
@@ -37,12 +38,16 @@ class LossSums(contextlib.AbstractContextManager["LossSums"]):
         model: A compiled model.
         transport: The transport that sums over the replicas.
         accumulates: Whether several batches make an update.
+        compares: Returns whether a loss compares the examples of a batch.
     """
 
-    def __init__(self, model: keras.Model, transport: Transport, *, accumulates: bool) -> None:
+    def __init__(
+        self, model: keras.Model, transport: Transport, *, accumulates: bool, compares: Compares
+    ) -> None:
         self._model = model
         self._transport = transport
         self._accumulates = accumulates
+        self._compares = compares
         self._of_thread = threading.local()
         self._needed = transport.replicas > 1 or accumulates
 
@@ -50,9 +55,8 @@ class LossSums(contextlib.AbstractContextManager["LossSums"]):
         if self._needed:
             self._call = keras.Loss.__call__
             self._reduce = _MODULE.reduce_weighted_values
-            call, reduce = self._of_loss, self._reduced
-            keras.Loss.__call__ = lambda loss, *args, **kwargs: call(loss, *args, **kwargs)
-            _MODULE.reduce_weighted_values = reduce
+            self._patches = _losses_replaced(self._of_loss, self._reduced)
+            self._patches.__enter__()
             self._model._aggregate_additional_loss = self._added
             gradient = self._gradient = tf.GradientTape.gradient
             differentiated = self._differentiated
@@ -67,15 +71,21 @@ class LossSums(contextlib.AbstractContextManager["LossSums"]):
 
     def __exit__(self, *_: object) -> None:
         if self._needed:
-            keras.Loss.__call__ = self._call
-            _MODULE.reduce_weighted_values = self._reduce
+            self._patches.__exit__(None, None, None)
             del self._model._aggregate_additional_loss
             tf.GradientTape.gradient = self._gradient
 
     @contextlib.contextmanager
-    def of(self, piece: Slice, *, training: bool) -> Iterator[None]:
-        """Applies to the losses that this replica computes on a slice within the block."""
-        self._of_thread.piece = piece
+    def of(self, data: Any, count: tf.Tensor, *, training: bool) -> Iterator[None]:
+        """Applies to the losses that this replica computes on a slice within the block.
+
+        Args:
+            data: The slice.
+            count: The number of its rows; 0 where `data` is a replacement.
+            training: Whether the model trains on it.
+        """
+        self._of_thread.data = data
+        self._of_thread.count = count
         self._of_thread.training = training
         self._of_thread.rows = None
         self._of_thread.loss = None
@@ -83,7 +93,7 @@ class LossSums(contextlib.AbstractContextManager["LossSums"]):
         try:
             yield
         finally:
-            del self._of_thread.piece
+            del self._of_thread.count
 
     def whole_per_slice(self) -> tf.Tensor:
         """Returns the global batch's rows over this slice's; 0 for a slice without rows."""
@@ -102,7 +112,7 @@ class LossSums(contextlib.AbstractContextManager["LossSums"]):
             return False
         if shape[0] is None:
             return True
-        return shape[0] in {leaf.shape[:1][0] for leaf in _batched(self._of_thread.piece.data)}
+        return shape[0] in {leaf.shape[:1][0] for leaf in _batched(self._of_thread.data)}
 
     def refuse_accumulation(self, name: str, what: str) -> None:
         """Rejects a loss whose gradients over several batches do not add up to a larger batch's.
@@ -117,17 +127,21 @@ class LossSums(contextlib.AbstractContextManager["LossSums"]):
                 "without accumulate_steps"
             )
 
+    def _is_within_step(self) -> bool:
+        """Returns whether this thread is a replica that computes on a slice."""
+        return hasattr(self._of_thread, "count")
+
     def _own(self) -> tf.Tensor:
-        return tf.cast(self._of_thread.piece.count, tf.float32)
+        return tf.cast(self._of_thread.count, tf.float32)
 
     def _of_loss(
         self, loss: keras.Loss, y_true: Any, y_pred: Any, sample_weight: Any = None
     ) -> Any:
         """Replaces `keras.Loss.__call__` in a step."""
-        if getattr(self._of_thread, "piece", None) is None:
+        if not self._is_within_step():
             return self._call(loss, y_true, y_pred, sample_weight)
         self._of_thread.loss = loss
-        if _is_over_batch(loss) or compares_examples(loss, y_true, y_pred):
+        if self._compares(loss, y_true, y_pred):
             return self._on_all(loss, y_true, y_pred, sample_weight)
         self._of_thread.together = False
         self._of_thread.scalar = False
@@ -157,7 +171,7 @@ class LossSums(contextlib.AbstractContextManager["LossSums"]):
 
     def _gathered(self, structure: Any) -> Any:
         """Gathers all replicas' rows; gradients flow to this replica's own rows only."""
-        count = self._of_thread.piece.count
+        count = self._of_thread.count
         first = tf.nest.flatten(structure)[0]
         own = tf.where(count > 0, tf.shape(first)[0], 0)
         replica = _replica_number()
@@ -190,16 +204,11 @@ class LossSums(contextlib.AbstractContextManager["LossSums"]):
         return tf.nest.map_structure(of_leaf, structure)
 
     def _reduced(
-        self,
-        values: Any,
-        sample_weight: Any = None,
-        mask: Any = None,
-        reduction: str | None = "sum_over_batch_size",
-        dtype: Any = None,
+        self, values: Any, sample_weight: Any, mask: Any, reduction: str | None, dtype: Any
     ) -> Any:
         """Replaces `reduce_weighted_values` of Keras' losses in a step."""
         reduce = functools.partial(self._reduce, reduction=reduction, dtype=dtype)
-        if getattr(self._of_thread, "piece", None) is None or self._of_thread.together:
+        if not self._is_within_step() or self._of_thread.together:
             return reduce(values, sample_weight, mask)
         if len(values.shape) == 0:
             self._of_thread.scalar = self._transport.replicas > 1 or self._accumulates
@@ -231,7 +240,7 @@ class LossSums(contextlib.AbstractContextManager["LossSums"]):
     def _share(self, valid: tf.Tensor) -> tf.Tensor:
         """Returns the factor of a loss that is divided by `valid` instead of the slice's rows."""
         own = self._own()
-        valid = tf.where(self._of_thread.piece.count > 0, valid, 0.0)
+        valid = tf.where(self._of_thread.count > 0, valid, 0.0)
         rows, all_valid = self._transport.sum_small([own, valid])
         share = tf.math.divide_no_nan(valid, all_valid)
         return share * tf.math.divide_no_nan(rows, own)
@@ -248,7 +257,7 @@ class LossSums(contextlib.AbstractContextManager["LossSums"]):
         by_weights = any(
             isinstance(v, (keras.Variable, tf.Variable)) for v in tf.nest.flatten(sources)
         )
-        if getattr(self._of_thread, "piece", None) is None or not by_weights:
+        if not self._is_within_step() or not by_weights:
             return {}
         if not any(self.is_by_example(value) for value in targets):
             return {}
@@ -268,23 +277,50 @@ class LossSums(contextlib.AbstractContextManager["LossSums"]):
     def _added(self, loss: Any) -> Any:
         """Scales the values given to `add_loss`: Keras sums those of the examples."""
         total = type(self._model)._aggregate_additional_loss(self._model, loss)
-        if getattr(self._of_thread, "piece", None) is None or not self.is_by_example(loss):
+        if not self._is_within_step() or not self.is_by_example(loss):
             return total
         return self.summed(total, "add_loss")
 
 
 @contextlib.contextmanager
-def sums_over_examples() -> Iterator[None]:
+def sums_over_examples(compares: Compares) -> Iterator[None]:
     """Makes Keras' losses sums over examples within the block, whatever their reduction.
 
-    Losses that `LossSums` computes on the outputs of all replicas are 0.
+    Losses that compare the examples of a batch, as `compares` returns, are 0.
     """
     call, reduce = keras.Loss.__call__, _MODULE.reduce_weighted_values
 
     def of_loss(loss: keras.Loss, y_true: Any, y_pred: Any, sample_weight: Any = None) -> Any:
-        if _is_over_batch(loss) or compares_examples(loss, y_true, y_pred):
+        if compares(loss, y_true, y_pred):
             return tf.zeros([])
         return call(loss, y_true, y_pred, sample_weight)
+
+    def reduced(values: Any, sample_weight: Any, mask: Any, reduction: Any, dtype: Any) -> Any:
+        if len(values.shape) == 0:
+            return tf.zeros_like(values)
+        kind = reduction if reduction in _NONE else "sum"
+        return reduce(values, sample_weight, mask, kind, dtype)
+
+    with _losses_replaced(of_loss, reduced):
+        yield
+
+
+@contextlib.contextmanager
+def no_losses() -> Iterator[None]:
+    """Makes Keras' losses 0 within the block, so that what remains is computed by other code."""
+    call, reduce = keras.Loss.__call__, _MODULE.reduce_weighted_values
+
+    def of_loss(loss: keras.Loss, y_true: Any, y_pred: Any, sample_weight: Any = None) -> Any:
+        return tf.zeros_like(call(loss, y_true, y_pred, sample_weight))
+
+    with _losses_replaced(of_loss, reduce):
+        yield
+
+
+@contextlib.contextmanager
+def _losses_replaced(call: Callable[..., Any], reduce: Callable[..., Any]) -> Iterator[None]:
+    """Replaces how Keras computes a loss, and how it reduces the values of the examples."""
+    kept_call, kept_reduce = keras.Loss.__call__, _MODULE.reduce_weighted_values
 
     def reduced(
         values: Any,
@@ -293,43 +329,16 @@ def sums_over_examples() -> Iterator[None]:
         reduction: str | None = "sum_over_batch_size",
         dtype: Any = None,
     ) -> Any:
-        if len(values.shape) == 0:
-            return tf.zeros_like(values)
-        kind = reduction if reduction in _NONE else "sum"
-        return reduce(values, sample_weight, mask, kind, dtype)
+        return reduce(values, sample_weight, mask, reduction, dtype)
 
-    keras.Loss.__call__ = of_loss
+    # A function, not a bound method, gets the loss as its first argument.
+    keras.Loss.__call__ = lambda loss, *args, **named: call(loss, *args, **named)
     _MODULE.reduce_weighted_values = reduced
     try:
         yield
     finally:
-        keras.Loss.__call__ = call
-        _MODULE.reduce_weighted_values = reduce
-
-
-@contextlib.contextmanager
-def no_losses() -> Iterator[None]:
-    """Makes Keras' losses 0 within the block, so that what remains is computed by other code."""
-    call = keras.Loss.__call__
-
-    def of_loss(loss: keras.Loss, y_true: Any, y_pred: Any, sample_weight: Any = None) -> Any:
-        return tf.zeros_like(call(loss, y_true, y_pred, sample_weight))
-
-    keras.Loss.__call__ = of_loss
-    try:
-        yield
-    finally:
-        keras.Loss.__call__ = call
-
-
-def _is_over_batch(loss: keras.Loss) -> bool:
-    """Returns whether a loss is one of Keras' that compare or sum the examples of a batch."""
-    if isinstance(loss, keras.losses.Circle):
-        return True
-    if not isinstance(loss, (keras.losses.Dice, keras.losses.Tversky)):
-        return False
-    axis = loss.axis
-    return axis is None or 0 in (axis if isinstance(axis, (list, tuple)) else (axis,))
+        keras.Loss.__call__ = kept_call
+        _MODULE.reduce_weighted_values = kept_reduce
 
 
 def _batched(data: Any) -> list[Any]:

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from tests.training.step.replicas import X, Y, dense
 from tfdist.errors import ConfigError
-from tfdist.training.step.logs import ReturnedLogs
+from tfdist.training.step.patches.logs import ReturnedLogs
 
 
 def model_of() -> keras.Model:

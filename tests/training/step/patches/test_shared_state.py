@@ -8,7 +8,7 @@ import collections
 def test_state_is_brought_back():
     import keras
 
-    from tfdist.training.step.shared_state import SharedState
+    from tfdist.training.step.patches.shared_state import SharedState
 
     class Notes:
         def __init__(self):

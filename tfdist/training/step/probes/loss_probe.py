@@ -1,4 +1,4 @@
-"""Finds out whether a user's loss compares the examples of a batch, by trying it on a few rows."""
+"""Finds out whether a loss compares the examples of a batch; a user's is tried on a few rows."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ _found: weakref.WeakKeyDictionary[Any, bool] = weakref.WeakKeyDictionary()
 def compares_examples(loss: keras.Loss, y_true: Any, y_pred: Any) -> bool:
     """Returns whether a loss's value for an example depends on the other examples of the batch.
 
-    The loss is computed on three rows of random numbers together, and on each row alone. The
-    numbers are the same in every process, so that all workers get the same result.
+    Keras' own losses are known. A user's is computed on three rows of random numbers together, and
+    on each row alone. The numbers are the same in every process, so that all workers get the same
+    result.
 
     Args:
         loss: A loss that returns a value for each example.
@@ -28,13 +29,25 @@ def compares_examples(loss: keras.Loss, y_true: Any, y_pred: Any) -> bool:
         y_pred: A batch of predictions, of which only shapes and types are used.
 
     Returns:
-        The result; False for Keras' own losses, and for a loss that fails on such rows.
+        The result; False for a user's loss that fails on such rows.
     """
+    if _is_over_batch(loss):
+        return True
     if _is_of_keras(loss):
         return False
     if loss not in _found:
         _found[loss] = _try(loss, y_true, y_pred)
     return _found[loss]
+
+
+def _is_over_batch(loss: keras.Loss) -> bool:
+    """Returns whether a loss is one of Keras' that compare or sum the examples of a batch."""
+    if isinstance(loss, keras.losses.Circle):
+        return True
+    if not isinstance(loss, (keras.losses.Dice, keras.losses.Tversky)):
+        return False
+    axis = loss.axis
+    return axis is None or 0 in (axis if isinstance(axis, (list, tuple)) else (axis,))
 
 
 def _is_of_keras(loss: keras.Loss) -> bool:

@@ -1,0 +1,1 @@
+"""Patches of Keras and TensorFlow that hold while a step runs."""

@@ -1,0 +1,1 @@
+"""Tries the user's own code before or while a step is traced, to warn of or reject it."""
