@@ -22,7 +22,7 @@ from tfdist.training.checkpoint.manager import Checkpoints
 from tfdist.training.checkpoint.saved import Position, Saved
 from tfdist.training.input.feed import AnyFeed
 from tfdist.training.input.intake import of_waiting
-from tfdist.training.loops.base import Loop, Progress
+from tfdist.training.loops.base import EpochProgress, Loop
 
 
 @dataclasses.dataclass(frozen=True)
@@ -117,7 +117,7 @@ class Session:
         self._before_save = before_save
         self._timings = timings
         self._sigterm = Sigterm()
-        self._trained: Progress | None = None
+        self._trained: EpochProgress | None = None
         self._called = 0.0
         self._in_calls = 0.0  # Seconds of the calls of this epoch.
         self._made = 0  # Steps of these calls.
@@ -283,7 +283,7 @@ class Session:
         if self._sigterm.came:
             self._flags.set(Flag.SAVE_AND_END)
 
-    def _save(self, progress: Progress | None = None) -> None:
+    def _save(self, progress: EpochProgress | None = None) -> None:
         assert self._checkpoints is not None
         self._heartbeat.write("saving", self.position.epoch, self.position.step)
         self._loop.settle()

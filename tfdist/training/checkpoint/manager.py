@@ -22,7 +22,7 @@ from tfdist.training.checkpoint import callback_state
 from tfdist.training.checkpoint.directory import CheckpointDirectory
 from tfdist.training.checkpoint.file import LazyArray, Reader
 from tfdist.training.checkpoint.saved import Position, Saved
-from tfdist.training.loops.base import Loop, Progress
+from tfdist.training.loops.base import EpochProgress, Loop
 from tfdist.training.model.inspection import all_optimizers, inner_optimizer
 
 # Keras numbers the names of objects: dense, dense_1. How many this process created before does not
@@ -240,7 +240,7 @@ class Checkpoints:
     def save(
         self,
         position: Position,
-        progress: Progress,
+        progress: EpochProgress,
         callbacks: list[keras.callbacks.Callback],
     ) -> None:
         """Writes the values, on the chief only; they need not be on the disk when it returns.

@@ -12,11 +12,11 @@ import tensorflow as tf
 
 from tfdist.training.input.feed import AnyFeed, Epoch
 from tfdist.training.step.metrics import MetricTotals
-from tfdist.training.update.base import Update
+from tfdist.training.update.apply import Update
 
 
 @dataclass(frozen=True)
-class Progress:
+class EpochProgress:
     """The progress of an epoch, for a checkpoint.
 
     Attributes:
@@ -31,7 +31,7 @@ class Progress:
 
 
 def plain(logs: dict[str, Any]) -> dict[str, Any]:
-    """Logs as Python numbers; a metric of several values stays an array."""
+    """Returns logs as Python numbers; a metric of several values stays an array."""
 
     def of_value(value: Any) -> Any:
         array = np.asarray(value)
@@ -42,6 +42,8 @@ def plain(logs: dict[str, Any]) -> dict[str, Any]:
 
 class Loop(abc.ABC):
     """Runs the steps of one model under one strategy, with one kind of data.
+
+    What a subclass need not override is right where a call returns when its steps are done.
 
     Attributes:
         totals: The sums behind the metrics.
@@ -56,8 +58,7 @@ class Loop(abc.ABC):
     def build(self, feed: AnyFeed) -> None:  # noqa: B027
         """Makes the model's variables before a checkpoint is read, where that is not done yet."""
 
-    @abc.abstractmethod
-    def take_sample(self, data: Any) -> None:
+    def take_sample(self, data: Any) -> None:  # noqa: B027
         """Receives the first rows of the data, before the first step."""
 
     @abc.abstractmethod
@@ -82,12 +83,12 @@ class Loop(abc.ABC):
     def predict(self, epoch: Epoch, steps: int = 1) -> Any:
         """Begins to predict the next element; `fetch` gives the outputs."""
 
-    @abc.abstractmethod
     def fetch(self, prediction: Any) -> Any:
         """Returns the outputs of the whole global batch, in its order."""
+        return prediction
 
     def join(self, predictions: list[Any]) -> Any:
-        """The outputs of all elements together, as arrays."""
+        """Returns the outputs of all elements together, as arrays."""
         return keras.tree.map_structure(lambda *parts: np.concatenate(parts, axis=0), *predictions)
 
     def publish(self) -> None:
@@ -101,12 +102,11 @@ class Loop(abc.ABC):
         """
         return 0.0
 
-    @abc.abstractmethod
     def finish_epoch(self) -> None:
         """Completes all steps of the epoch, in the weights and the metrics."""
+        self.update.finish()
 
-    @abc.abstractmethod
-    def settle(self) -> None:
+    def settle(self) -> None:  # noqa: B027
         """Waits until the variables hold the results of all steps."""
 
     @abc.abstractmethod
@@ -114,7 +114,7 @@ class Loop(abc.ABC):
         """Returns the metrics' values so far, and the last logs of an overridden step."""
 
     @abc.abstractmethod
-    def progress(self) -> Progress:
+    def progress(self) -> EpochProgress:
         """Returns the progress of the epoch; call `settle` first."""
 
     @abc.abstractmethod

@@ -20,15 +20,14 @@ from keras.src.backend.tensorflow.trainer import (
     potentially_ragged_concat,
 )
 from keras.src.utils.python_utils import pythonify_logs
+from typing_extensions import override
 
 from tfdist.training.input.feed import AnyFeed, Epoch
 from tfdist.training.input.intake import Intake
 from tfdist.training.input.keras_feed import KerasEpoch
-from tfdist.training.loops.base import Loop, Progress
-from tfdist.training.step.reduction import Reduced
-from tfdist.training.step.slicing import Slice
-from tfdist.training.update.compiled import within_steps
-from tfdist.training.update.kernels import fused
+from tfdist.training.loops.base import EpochProgress, Loop
+from tfdist.training.update.apply import Update
+from tfdist.training.update.kernels import fused, within_steps
 
 Step = Callable[[Any], Any]
 
@@ -51,7 +50,7 @@ class OneDeviceLoop(Loop):
         compile_update: bool = False,
         fed_path: str = "",
     ) -> None:
-        self.update = UpdatedInStep()
+        self.update = Update()  # The optimizer is called in the model's own step.
         self._model = model
         self._strategy = strategy
         train_step = model.train_step
@@ -61,9 +60,6 @@ class OneDeviceLoop(Loop):
         self._train = _Calls(model, strategy, train_step, self._intake)
         self._test = _Calls(model, strategy, model.test_step, self._intake)
         self._logs: dict[str, Any] = {}
-
-    def take_sample(self, data: Any) -> None:
-        """Does nothing: no replica is without rows."""
 
     def build(self, feed: AnyFeed) -> None:
         """Makes the variables that the first step would make, and runs none."""
@@ -87,65 +83,57 @@ class OneDeviceLoop(Loop):
                 # what is wrong where that cannot be.
                 return
 
+    @override
     def reset_metrics(self) -> None:
-        """Starts the metrics from nothing."""
         self._model.reset_metrics()
 
+    @override
     def train(self, epoch: Epoch, steps: int, *, logs: bool = True) -> dict[str, Any]:
-        """Trains on the next `steps` elements; returns what the last step returned."""
         self._logs = self._train(epoch, steps)
         return self._logs if logs else {}
 
+    @override
     def test(self, epoch: Epoch, steps: int) -> dict[str, Any]:
-        """Evaluates on the next `steps` elements; returns what the last step returned."""
         self._logs = self._test(epoch, steps)
         return self._logs
 
+    @override
     def predict(self, epoch: Epoch, steps: int = 1) -> Any:
-        """Predicts the next `steps` elements."""
         data = [epoch.pop()]
         while len(data) < steps and (epoch.steps is not None or epoch.peek()):
             data.append(epoch.pop())
         self._model.make_predict_function()
         return self._model.predict_function(data)
 
-    def fetch(self, prediction: Any) -> Any:
-        """Returns the prediction: it is there already."""
-        return prediction
-
+    @override
     def join(self, predictions: list[Any]) -> Any:
-        """All predictions as Keras gives them: arrays, ragged or sparse tensors."""
+        """Returns all predictions as Keras gives them: arrays, ragged or sparse tensors."""
 
         def of(*parts: Any) -> Any:
             return convert_to_np_if_not_ragged(potentially_ragged_concat(list(parts)))
 
         return keras.tree.map_structure(of, *predictions)
 
-    def finish_epoch(self) -> None:
-        """Does nothing: every step is in the weights."""
-
+    @override
     def input_seconds(self) -> float:
-        """Returns how long steps have waited for elements since this was asked last."""
         return self._intake.seconds()
 
     def publish(self) -> None:
         """Does nothing: the metrics are in their own variables."""
 
-    def settle(self) -> None:
-        """Does nothing: the variables hold all steps after each call."""
-
+    @override
     def logs(self) -> dict[str, Any]:
-        """The metrics' values so far, or what the step returned if it names other things."""
+        """Returns the metrics' values so far, or what the step returned under other names."""
         return dict(pythonify_logs(self._model._get_metrics_result_or_logs(self._logs)))
 
-    def progress(self) -> Progress:
-        """How far the epoch has come."""
+    @override
+    def progress(self) -> EpochProgress:
         totals = [np.array(variable.numpy()) for variable in self._model.metrics_variables]
         logs = pythonify_logs(self._logs)
-        return Progress(totals, {k: v for k, v in logs.items() if isinstance(v, float)})
+        return EpochProgress(totals, {k: v for k, v in logs.items() if isinstance(v, float)})
 
+    @override
     def resume(self, totals: list[tf.Tensor] | None, logs: dict[str, float]) -> None:
-        """Starts from an earlier `progress`; from no metrics where `totals` is None."""
         self.reset_metrics()
         if totals is not None:
             for variable, total in zip(self._model.metrics_variables, totals, strict=True):
@@ -154,42 +142,10 @@ class OneDeviceLoop(Loop):
 
 
 def _with_compiled_update(model: keras.Model, data: Any) -> Any:
-    """Makes the model's own step, with a faster update."""
+    """Runs the model's own step, with a faster update."""
     optimizer = model.optimizer
     with within_steps(optimizer), fused(optimizer):
         return model.train_step(data)
-
-
-class UpdatedInStep:
-    """Nothing is left of an update after a step."""
-
-    def loss_scale(self) -> tf.Tensor | None:
-        """None: the optimizer scales its losses itself."""
-        return None
-
-    @property
-    def variables(self) -> list[tf.Variable]:
-        """Nothing: all is in the model and its optimizer."""
-        return []
-
-    def take(self, gradients: list[Any], piece: Slice) -> list[Any]:
-        """Returns the gradients."""
-        del piece
-        return gradients
-
-    def apply(self, reduced: Reduced) -> None:
-        """Does nothing."""
-
-    def finish(self) -> None:
-        """Does nothing."""
-
-    def calls_to_end(self, count: int) -> int:
-        """Returns `count`: each batch ends an update."""
-        return count
-
-    def is_complete(self) -> bool:
-        """True."""
-        return True
 
 
 class _Calls:
@@ -256,7 +212,7 @@ class _Calls:
         return self._on_batch(keras.tree.map_structure(_none_if_optional, element))
 
     def _repeat(self, iterator: Any, steps: tf.Tensor) -> Any:
-        """A loop of the graph, whose first round shows what a step returns."""
+        """Runs a loop of the graph, whose first round shows what a step returns."""
         structure = self._step(self._intake.take(iterator))
         leaves = tf.nest.flatten(structure, expand_composites=True)
         held = [index for index, leaf in enumerate(leaves) if leaf is not None]
@@ -281,10 +237,10 @@ class _Calls:
 
 
 def _none_if_optional(leaf: Any) -> Any:
-    """None for the `Optional` that Keras' adapters put where there is None."""
+    """Returns None for the `Optional` that Keras' adapters put where there is None."""
     return None if isinstance(leaf, tf.experimental.Optional) else leaf
 
 
 def _logs(outputs: Any) -> dict[str, Any]:
-    """What a step returned, if it returned logs."""
+    """Returns what a step returned, if that is logs."""
     return outputs if isinstance(outputs, dict) else {}

@@ -15,6 +15,7 @@ from typing import Any
 import keras
 import numpy as np
 import tensorflow as tf
+from typing_extensions import override
 
 from tfdist.collectives.layout import own_variable
 from tfdist.collectives.peer_errors import is_loss, lost_ps
@@ -23,7 +24,7 @@ from tfdist.strategy.beats import awaiting_workers
 from tfdist.training.input.arrays import pick
 from tfdist.training.input.batch import loosen, rows_of
 from tfdist.training.input.feed import Epoch
-from tfdist.training.loops.base import Loop, Progress, plain
+from tfdist.training.loops.base import EpochProgress, Loop, plain
 from tfdist.training.loops.grouping import Grouping, stack, unstack
 from tfdist.training.model.inspection import compiled_optimizer
 from tfdist.training.step.metrics import HostTotals, add_up, check_gathering, pack
@@ -87,11 +88,8 @@ class ParameterServerLoop(Loop):
         self._test = compiled(self._test_batch)
         self._predict = compiled(self._predict_batch)
 
-    def take_sample(self, data: Any) -> None:
-        """Does nothing: a worker that has no batch has nothing to do."""
-
+    @override
     def reset_metrics(self) -> None:
-        """Resets the metrics."""
         self.settle()
         self._any_answered = False
         self.totals.reset()
@@ -99,6 +97,7 @@ class ParameterServerLoop(Loop):
             logs.clear()
         self._count = self._written = int(self._iterations.numpy())
 
+    @override
     def train(self, epoch: Epoch, steps: int, *, logs: bool = True) -> dict[str, Any]:
         """Hands the next `steps` batches out; returns the logs of those that are done.
 
@@ -119,6 +118,7 @@ class ParameterServerLoop(Loop):
         self._write_count()
         return self.logs()
 
+    @override
     def test(self, epoch: Epoch, steps: int) -> dict[str, Any]:
         """Hands the next `steps` batches out for evaluation."""
         self._training = False
@@ -128,42 +128,44 @@ class ParameterServerLoop(Loop):
         self._await_first()
         return self.logs()
 
+    @override
     def predict(self, epoch: Epoch, steps: int = 1) -> Any:
         """Hands the next batch out for prediction."""
         data, _ = epoch.pop()
         return self._coordinator.schedule(self._predict, args=(data, epoch.resident_arrays))
 
+    @override
     def fetch(self, prediction: Any) -> Any:
-        """Waits for the outputs."""
         with awaiting_workers():
             return prediction.fetch()
 
+    @override
     def settle(self) -> None:
-        """Waits for the results of every batch."""
         self._hand_out()
         self._drain(0)
         self._write_count()
         self._grouping.pause()
 
-    def progress(self) -> Progress:
-        """Returns the progress of the epoch; call `settle` first."""
+    @override
+    def progress(self) -> EpochProgress:
         totals = [np.array(variable.numpy()) for variable in self.totals.variables]
-        return Progress(totals, dict(self._logs[True]))
+        return EpochProgress(totals, dict(self._logs[True]))
 
+    @override
     def resume(self, totals: list[tf.Tensor] | None, logs: dict[str, float]) -> None:
-        """Starts from an earlier `progress`; from no metrics where `totals` is None."""
         self.reset_metrics()
         if totals is not None:
             self.totals.assign(totals)
             self._any_answered = True
         self._logs[True].update(logs)
 
+    @override
     def finish_epoch(self) -> None:
-        """Waits for the results of every batch."""
         self.settle()
 
+    @override
     def logs(self) -> dict[str, Any]:
-        """The metrics' values over the batches answered for, and the last step's own logs."""
+        """Returns the metrics' values over the batches answered for, and the last step's logs."""
         reported = self._step.reported[self._training]
         return plain({**self.totals.results(reported), **self._logs[self._training]})
 

@@ -33,9 +33,8 @@ from tfdist.training.step.reduction import Reduction
 from tfdist.training.step.select import make_step
 from tfdist.training.step.slicing import Slicer, as_the_whole, by_batch, by_nominal
 from tfdist.training.update.accumulate import AccumulatingUpdate
-from tfdist.training.update.apply import OptimizerUpdate, PlainUpdate, UpdateWithinStep
-from tfdist.training.update.base import Update
-from tfdist.training.update.compiled import AUTO
+from tfdist.training.update.apply import OptimizerUpdate, PlainUpdate, Update, UpdateWithinStep
+from tfdist.training.update.kernels import AUTO
 from tfdist.training.update.local import LocalSteps, LocalUpdate
 
 
@@ -107,7 +106,7 @@ class Loops:
         )
 
     def loop(self, feed: AnyFeed, *, training: bool = True) -> Loop:
-        """The loop for this kind of data, with the model built.
+        """Returns the loop for this kind of data, with the model built.
 
         All workers must call it at the same point.
 
@@ -160,7 +159,7 @@ class Loops:
         warn_of_mixed_rows(self._model, sample, parts, training=training)
 
     def _one_device(self, feed: AnyFeed) -> Loop:
-        """One loop, until the model is compiled anew."""
+        """Returns one loop, until the model is compiled again."""
         model = self._model
         names = ("optimizer", "_compile_loss", "_compile_metrics", "run_eagerly", "jit_compile")
         now = [getattr(model, name, None) for name in names]

@@ -11,19 +11,20 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from typing_extensions import override
 
 from tfdist.collectives.layout import ReplicaLayout, own_variable
 from tfdist.collectives.transport import Transport
 from tfdist.training.input.batch import loosen
 from tfdist.training.input.feed import Epoch
 from tfdist.training.input.intake import Intake
-from tfdist.training.loops.base import Loop, Progress, plain
+from tfdist.training.loops.base import EpochProgress, Loop, plain
 from tfdist.training.step.metrics import MetricTotals
 from tfdist.training.step.recording import MetricRecording, first_rows
 from tfdist.training.step.reduction import Reduced, Reduction
 from tfdist.training.step.replica import PREDICT, TEST, TRAIN, ReplicaStep
 from tfdist.training.step.slicing import Slicer
-from tfdist.training.update.base import Update
+from tfdist.training.update.apply import Update
 
 Compile = Callable[[Callable[..., Any]], Callable[..., Any]]
 
@@ -84,62 +85,52 @@ class SynchronousLoop(Loop):
         self._test_many = compiled(self._test_elements)
         self._predict_one = compiled(lambda e: self._predict_element(loosen(e)))
 
+    @override
     def take_sample(self, data: Any) -> None:
         """Keeps a row of data, to replace an empty slice of a batch of the same kind."""
         self._slicer.take_sample(data)
 
+    @override
     def reset_metrics(self) -> None:
-        """Resets the metrics."""
         self.totals.reset()
         for logs in self._logs.values():
             for variable in logs.values():
                 variable.assign(0.0)
 
+    @override
     def train(self, epoch: Epoch, steps: int, *, logs: bool = True) -> dict[str, Any]:
-        """Trains on the next `steps` elements; returns the logs so far in the epoch."""
         self._training = True
         self._run(epoch, steps, self._train_one, self._train_many)
         return self.logs() if logs else {}
 
+    @override
     def test(self, epoch: Epoch, steps: int) -> dict[str, Any]:
-        """Evaluates on the next `steps` elements; returns the logs so far."""
         self._training = False
         self._run(epoch, steps, self._test_one, self._test_many)
         return self.logs()
 
+    @override
     def predict(self, epoch: Epoch, steps: int = 1) -> Any:
-        """Predicts the next element."""
         return self._predict_one(epoch.pop())
 
-    def fetch(self, prediction: Any) -> Any:
-        """Returns the prediction, which is complete already."""
-        return prediction
-
-    def finish_epoch(self) -> None:
-        """Applies gradients that are still accumulated."""
-        self.update.finish()
-
+    @override
     def input_seconds(self) -> float:
-        """Returns how long steps have waited for elements since this was asked last."""
         return self._intake.seconds()
 
-    def settle(self) -> None:
-        """Does nothing: the variables hold all steps after each call."""
-
+    @override
     def logs(self) -> dict[str, Any]:
-        """The metrics' values so far, and what an overridden step returned last."""
         own = {name: v.numpy() for name, v in self._logs[self._training].items()}
         return plain({**self.totals.results(self._step.reported[self._training]), **own})
 
-    def progress(self) -> Progress:
-        """Returns the progress of the epoch."""
+    @override
+    def progress(self) -> EpochProgress:
         totals = [np.array(variable.numpy()) for variable in self.totals.variables]
         logs = {name: float(v.numpy()) for name, v in self._logs[True].items()}
         update = [np.array(variable.numpy()) for variable in self.update.variables]
-        return Progress(totals, logs, update)
+        return EpochProgress(totals, logs, update)
 
+    @override
     def resume(self, totals: list[tf.Tensor] | None, logs: dict[str, float]) -> None:
-        """Starts from an earlier `progress`; from no metrics where `totals` is None."""
         self.reset_metrics()
         if totals is not None:
             self.totals.assign(totals)

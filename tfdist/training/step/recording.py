@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import tensorflow as tf
+from typing_extensions import override
 
 from tfdist.collectives.transport import Transport
 from tfdist.errors import ConfigError
@@ -14,11 +15,19 @@ from tfdist.training.step.replica import ReplicaOutput, ReplicaStep
 from tfdist.training.step.slicing import Slice
 
 
-class MetricRecording(Protocol):
-    """Records the metrics of a step in the totals of the epoch."""
+class MetricRecording:
+    """Records the metrics of a step in the totals of the epoch.
+
+    Args:
+        totals: Those totals.
+    """
+
+    def __init__(self, totals: MetricTotals) -> None:
+        self._totals = totals
 
     def start(self) -> list[tf.Tensor] | None:
         """Returns the initial values of the metrics in a replica's step; None for zeros."""
+        return None
 
     def combine(
         self, values: list[tf.Tensor], output: ReplicaOutput, piece: Slice
@@ -30,67 +39,39 @@ class MetricRecording(Protocol):
             output: The results of this replica.
             piece: Its slice.
         """
+        del output, piece
+        return values
 
     def record(self, values: Sequence[tf.Tensor]) -> None:
         """Records the values that `combine` returned, in cross-replica context."""
-
-
-class Continued:
-    """Records one replica's metrics, which start from the totals, as Keras' from their state."""
-
-    def __init__(self, totals: MetricTotals) -> None:
-        self._totals = totals
-
-    def start(self) -> list[tf.Tensor] | None:
-        """Returns the totals so far."""
-        return self._totals.read()
-
-    def combine(
-        self, values: list[tf.Tensor], output: ReplicaOutput, piece: Slice
-    ) -> list[tf.Tensor]:
-        """Returns the values: they are the new totals."""
-        del output, piece
-        return values
-
-    def record(self, values: Sequence[tf.Tensor]) -> None:
-        """Sets the totals."""
         self._totals.assign(values)
 
 
-class AddedUp:
+class Continued(MetricRecording):
+    """Records one replica's metrics, which start from the totals, as Keras' from their state."""
+
+    @override
+    def start(self) -> list[tf.Tensor] | None:
+        return self._totals.read()
+
+
+class AddedUp(MetricRecording):
     """Records metrics that keep sums: adds their increments, summed over the replicas."""
 
-    def __init__(self, totals: MetricTotals) -> None:
-        self._totals = totals
-
-    def start(self) -> list[tf.Tensor] | None:
-        """Nothing."""
-        return None
-
-    def combine(
-        self, values: list[tf.Tensor], output: ReplicaOutput, piece: Slice
-    ) -> list[tf.Tensor]:
-        """Returns the sums."""
-        del output, piece
-        return values
-
+    @override
     def record(self, values: Sequence[tf.Tensor]) -> None:
-        """Adds to the totals."""
         self._totals.add(values)
 
 
-class Gathered:
+class Gathered(MetricRecording):
     """Records other metrics: every replica updates them with the outputs of all replicas."""
 
     def __init__(self, totals: MetricTotals, step: ReplicaStep, transport: Transport) -> None:
-        self._totals = totals
+        super().__init__(totals)
         self._step = step
         self._transport = transport
 
-    def start(self) -> list[tf.Tensor] | None:
-        """Nothing."""
-        return None
-
+    @override
     def combine(
         self, values: list[tf.Tensor], output: ReplicaOutput, piece: Slice
     ) -> list[tf.Tensor]:
@@ -101,10 +82,6 @@ class Gathered:
             return totals
         outputs = self._transport.gather(first_rows(output.outputs, piece.count))
         return self._step.update_metrics_together(totals, outputs)
-
-    def record(self, values: Sequence[tf.Tensor]) -> None:
-        """Sets the totals."""
-        self._totals.assign(values)
 
 
 def first_rows(outputs: Any, count: tf.Tensor) -> Any:

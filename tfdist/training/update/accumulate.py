@@ -7,6 +7,7 @@ from typing import Any
 
 import keras
 import tensorflow as tf
+from typing_extensions import override
 
 from tfdist.collectives.layout import ReplicaLayout, own_variable
 from tfdist.collectives.replica_context import real_context
@@ -15,10 +16,10 @@ from tfdist.strategy.kinds import kind_of
 from tfdist.training.step.gradients import divide
 from tfdist.training.step.reduction import Reduced
 from tfdist.training.step.slicing import Slice
-from tfdist.training.update.apply import OptimizerUpdate
+from tfdist.training.update.apply import OptimizerUpdate, PeriodicUpdate
 
 
-class AccumulatingUpdate:
+class AccumulatingUpdate(PeriodicUpdate):
     """Adds up gradients on each replica, and reduces and applies them every few batches.
 
     Args:
@@ -41,8 +42,7 @@ class AccumulatingUpdate:
         transport: Transport,
         compiled: Callable[[Callable[..., Any]], Callable[..., Any]],
     ) -> None:
-        self._optimize = optimize
-        self._batches = batches
+        super().__init__(optimize, batches, self._apply_sums, compiled)
         self._strategy = strategy
         self._layout = layout
         self._transport = transport
@@ -56,18 +56,8 @@ class AccumulatingUpdate:
                 zeros = [tf.zeros(v.shape, v.dtype) for v in trainable]
                 self._sums.append([own_variable(zero) for zero in zeros])
         self._weight = own_variable(0.0)
-        self._taken = own_variable(0)
-        self._finish = compiled(self._update)
 
-    def loss_scale(self) -> tf.Tensor | None:
-        """Returns the factor of the loss for the gradient; None for no factor."""
-        return self._optimize.scaler.value()
-
-    @property
-    def variables(self) -> list[tf.Variable]:
-        """Nothing: between updates no gradients are kept."""
-        return []
-
+    @override
     def take(self, gradients: list[Any], piece: Slice) -> list[Any]:
         """Adds the gradients up; returns none, as none is reduced with its batch."""
         del piece
@@ -76,29 +66,14 @@ class AccumulatingUpdate:
                 variable.assign_add(tf.convert_to_tensor(gradient))
         return []
 
+    @override
     def apply(self, reduced: Reduced) -> None:
-        """Counts the batch, and updates the weights if it is the last of its update."""
         (weight, *_) = self._strategy.experimental_local_results(reduced.weight)
         self._weight.assign_add(weight)
-        self._taken.assign_add(1)
-        tf.cond(self._taken >= self._batches, self._update, lambda: None)
+        self._count()
 
-    def finish(self) -> None:
-        """Updates the weights with the batches taken since the last update."""
-        if not self.is_complete():
-            self._finish()
-
-    def calls_to_end(self, count: int) -> int:
-        """Returns how many of the next `count` batches to run in one call that ends an update."""
-        taken = int(self._taken)
-        to_end = (taken + count) // self._batches * self._batches - taken
-        return to_end if to_end > 0 else count
-
-    def is_complete(self) -> bool:
-        """Returns whether every batch taken so far is in the weights."""
-        return int(self._taken) == 0
-
-    def _update(self) -> None:
+    def _apply_sums(self) -> None:
+        """Updates the weights with the sums of all replicas, and begins the next update."""
         gradients = self._strategy.run(self._reduce)
         self._optimize(gradients)
         self._weight.assign(0.0)

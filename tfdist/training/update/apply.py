@@ -7,21 +7,22 @@ cross-replica context, as are the loss scale and the overwriting by moving avera
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import Any
 
 import keras
 import tensorflow as tf
+from typing_extensions import override
 
+from tfdist.collectives.layout import own_variable
 from tfdist.collectives.replica_context import ReducedView
 from tfdist.training.model.inspection import is_overwritten
 from tfdist.training.step.gradients import drop_overwritten
 from tfdist.training.step.reduction import Reduced
 from tfdist.training.step.replica import ReplicaStep
 from tfdist.training.step.slicing import Slice
-from tfdist.training.update.compiled import compiled, is_compiled
-from tfdist.training.update.kernels import fused
+from tfdist.training.update.kernels import compiled, fused, is_compiled
 from tfdist.training.update.loss_scale import LossScaler
 from tfdist.training.update.moving_average import MovingAverage
 
@@ -136,7 +137,54 @@ class _Reading(keras.StatelessScope):
         variable._direct_assign(value)
 
 
-class PlainUpdate:
+class Update:
+    """The last part of a step: updates the weights, now or after more batches.
+
+    This one leaves them as they are, which is right where the step itself has updated them. What a
+    subclass does not override is right where every batch is an update.
+    """
+
+    @property
+    def variables(self) -> list[tf.Variable]:
+        """What training depends on between updates, as well as the model and its optimizer."""
+        return []
+
+    def loss_scale(self) -> tf.Tensor | None:
+        """Returns the factor of the loss for the gradient; None for no factor."""
+        return None
+
+    def take(self, gradients: list[Any], piece: Slice) -> list[Any]:
+        """Takes a batch's gradients, in replica context.
+
+        Args:
+            gradients: Of the replica's slice, times its weight and the loss scale.
+            piece: That slice.
+
+        Returns:
+            Those that are to be reduced over the replicas with this batch.
+        """
+        del piece
+        return gradients
+
+    def apply(self, reduced: Reduced) -> None:
+        """Updates the weights, if this batch ends an update; in cross-replica context."""
+
+    def finish(self) -> None:
+        """Updates the weights with the batches taken since the last update. Not in a graph."""
+
+    def calls_to_end(self, count: int) -> int:
+        """Returns how many of the next `count` batches to run in one call that ends an update.
+
+        All of them if none of them ends one.
+        """
+        return count
+
+    def is_complete(self) -> bool:
+        """Returns whether every batch taken so far is in the weights."""
+        return True
+
+
+class PlainUpdate(Update):
     """Every batch is an update.
 
     Args:
@@ -146,37 +194,16 @@ class PlainUpdate:
     def __init__(self, optimize: OptimizerUpdate) -> None:
         self._optimize = optimize
 
+    @override
     def loss_scale(self) -> tf.Tensor | None:
-        """Returns the factor of the loss for the gradient; None for no factor."""
         return self._optimize.scaler.value()
 
-    @property
-    def variables(self) -> list[tf.Variable]:
-        """Nothing: all is in the model and its optimizer."""
-        return []
-
-    def take(self, gradients: list[Any], piece: Slice) -> list[Any]:
-        """Returns the gradients: all are reduced with their batch."""
-        del piece
-        return gradients
-
+    @override
     def apply(self, reduced: Reduced) -> None:
-        """Updates the weights."""
         self._optimize(reduced.gradients, overwritten=reduced.updated)
 
-    def finish(self) -> None:
-        """Does nothing: every batch is in the weights."""
 
-    def calls_to_end(self, count: int) -> int:
-        """Returns `count`: each batch ends an update."""
-        return count
-
-    def is_complete(self) -> bool:
-        """Returns True."""
-        return True
-
-
-class UpdateWithinStep(PlainUpdate):
+class UpdateWithinStep(Update):
     """Assigns the weights that the step's own optimizers have computed.
 
     Args:
@@ -188,14 +215,59 @@ class UpdateWithinStep(PlainUpdate):
         self._step = step
         self._strategy = strategy
 
-    def loss_scale(self) -> tf.Tensor | None:
-        """Returns None: loss scaling is rejected with several optimizers."""
-        return None
-
+    @override
     def apply(self, reduced: Reduced) -> None:
         """Assigns weights and optimizers' variables."""
         for variable, value in zip(self._step.updated, reduced.updated, strict=True):
             variable.value.assign(_first(self._strategy, value))
+
+
+class PeriodicUpdate(Update):
+    """An update of the weights every few batches, which also ends an epoch.
+
+    Args:
+        optimize: Updates the weights.
+        batches: Batches per update.
+        update: Makes the update that is due, in cross-replica context.
+        compiled: Compiles a Python function to a graph function.
+    """
+
+    def __init__(
+        self,
+        optimize: OptimizerUpdate,
+        batches: int,
+        update: Callable[[], None],
+        compiled: Callable[[Callable[..., Any]], Callable[..., Any]],
+    ) -> None:
+        self._optimize = optimize
+        self._batches = batches
+        self._update = update
+        self._taken = own_variable(0)
+        self._finish = compiled(update)
+
+    @override
+    def loss_scale(self) -> tf.Tensor | None:
+        return self._optimize.scaler.value()
+
+    @override
+    def finish(self) -> None:
+        if not self.is_complete():
+            self._finish()
+
+    @override
+    def calls_to_end(self, count: int) -> int:
+        taken = int(self._taken)
+        to_end = (taken + count) // self._batches * self._batches - taken
+        return to_end if to_end > 0 else count
+
+    @override
+    def is_complete(self) -> bool:
+        return int(self._taken) == 0
+
+    def _count(self) -> None:
+        """Counts a batch, and makes the update if the batch is the last of it; in a step."""
+        self._taken.assign_add(1)
+        tf.cond(self._taken >= self._batches, self._update, lambda: None)
 
 
 def _first(strategy: tf.distribute.Strategy, value: Any) -> Any:

@@ -14,13 +14,14 @@ from typing import Any
 
 import keras
 import tensorflow as tf
+from typing_extensions import override
 
 from tfdist.collectives.layout import own_variable
 from tfdist.collectives.transport import Transport
 from tfdist.training.step.gradients import divide_if_any
 from tfdist.training.step.reduction import Reduced
 from tfdist.training.step.slicing import Slice
-from tfdist.training.update.apply import OptimizerUpdate
+from tfdist.training.update.apply import OptimizerUpdate, PeriodicUpdate
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,7 +44,7 @@ class LocalSteps:
         return self.outer_learning_rate == 1.0 and self.outer_momentum == 0.0
 
 
-class LocalUpdate:
+class LocalUpdate(PeriodicUpdate):
     """Each replica applies the gradients of its own rows; every few steps all are averaged.
 
     Args:
@@ -66,7 +67,7 @@ class LocalUpdate:
         transport: Transport,
         compiled: Callable[[Callable[..., Any]], Callable[..., Any]],
     ) -> None:
-        self._optimize = optimize
+        super().__init__(optimize, local.steps, self._average, compiled)
         self._local = local
         self._trainable = list(trainable)
         # The rate is the same on all replicas, and callbacks set it.
@@ -78,26 +79,22 @@ class LocalUpdate:
         self._transport = transport
         self._own: list[Any] = []
         self._own_weight: tf.Tensor | None = None
-        self._taken = own_variable(0)
         zeros = [] if local.averages_only else [tf.zeros(v.shape, v.dtype) for v in trainable]
         self._start = [own_variable(zero) for zero in zeros]
         self._velocity = [own_variable(zero) for zero in zeros]
-        self._finish = compiled(self._average)
 
     @property
+    @override
     def variables(self) -> list[tf.Variable]:
-        """What training depends on between averages, beside the model and its optimizer."""
         return self._velocity
 
-    def loss_scale(self) -> tf.Tensor | None:
-        """Returns the factor of the loss for the gradient; None for no factor."""
-        return self._optimize.scaler.value()
-
+    @override
     def take(self, gradients: list[Any], piece: Slice) -> list[Any]:
         """Keeps a batch's gradients; returns none, as none is reduced with its batch."""
         self._own, self._own_weight = gradients, piece.weight
         return []
 
+    @override
     def apply(self, reduced: Reduced) -> None:
         """Updates this replica's weights, and averages if it is the last step before that."""
         weight = self._own_weight
@@ -115,26 +112,7 @@ class LocalUpdate:
         # Without rows there is no gradient.
         self._optimize([divide_if_any(gradient, weight) for gradient in self._own])
         with tf.control_dependencies([summed]):
-            self._taken.assign_add(1)
-        tf.cond(self._taken >= self._local.steps, self._average, lambda: None)
-
-    def finish(self) -> None:
-        """Averages, if replicas have stepped on their own since the last time."""
-        if not self.is_complete():
-            self._finish()
-
-    def calls_to_end(self, count: int) -> int:
-        """Returns how many of the next `count` batches to run in one call.
-
-        It ends with an average; it has all of the batches if none of them ends with one.
-        """
-        taken = int(self._taken)
-        to_end = (taken + count) // self._local.steps * self._local.steps - taken
-        return to_end if to_end > 0 else count
-
-    def is_complete(self) -> bool:
-        """Returns whether all replicas have the same weights."""
-        return int(self._taken) == 0
+            self._count()
 
     def _average(self) -> None:
         """Averages weights and the optimizer's variables, in cross-replica context."""

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfdist.training.step import loss_probe
+from tfdist.training.step.probes import loss_probe
 from tfdist.training.step.probes.loss_probe import compares_examples
 
 
