@@ -25,6 +25,7 @@ LAYERS = [
     {"launcher", "render", "report", "profiling"},
     # ---- TensorFlow from here on ----
     {"runtime.startup", "scaling.schedule"},
+    {"keras_internals"},
     {"collectives", "models", "data", "profiling.recorder"},
     {"strategy"},
     {"training.input", "training.model"},
@@ -205,6 +206,58 @@ def test_a_fault_is_found(name, source):
 )
 def test_what_is_allowed_is_not_a_fault(name, source):
     assert faults(source, name) == []
+
+
+# Private modules of Keras and TensorFlow, which only `keras_internals` may import.
+PRIVATE = ("keras.src", "tensorflow.python")
+INTERNALS = PACKAGE / "keras_internals.py"
+
+
+def attributes(source: str) -> Iterator[ast.Attribute]:
+    """The attributes of anything but `self` that a source uses."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Attribute) and getattr(node.value, "id", "") != "self":
+            yield node
+
+
+PRIVATE_NAMES = {
+    node.attr
+    for node in attributes(INTERNALS.read_text())
+    if node.attr.startswith("_") and not node.attr.startswith("__")
+}
+
+
+def privates(source: str, name: str) -> list[str]:
+    """What a source takes of Keras' and TensorFlow's privates, as `keras_internals` does."""
+    found = [module for module, _ in imports_of(source, name) if module.startswith(PRIVATE)]
+    within = {module.split(".")[-1] for module in PRIVATE} | {"__internal__"}
+    for node in attributes(source):
+        if node.attr in PRIVATE_NAMES | within:
+            found.append(ast.unparse(node))
+    return found
+
+
+def test_what_is_private_of_keras_and_tensorflow_is_in_one_module():
+    found = {
+        dotted(path): privates(path.read_text(), dotted(path))
+        for path in modules()
+        if path != INTERNALS
+    }
+    assert {name: names for name, names in found.items() if names} == {}
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "from keras.src.backend import config",
+        "import tensorflow.python.eager.context",
+        "keras.src.backend.config",
+        "model._flatten_layers()",
+        "tf.__internal__.EagerTensor",
+    ],
+)
+def test_what_is_private_is_found(source):
+    assert privates(source, "tfdist.training.trainer") != []
 
 
 def test_no_module_is_a_drawer():

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.ops.resource_variable_ops import ResourceVariable
 
+from tfdist.keras_internals import ResourceVariable
 from tfdist.partition import part
 
 

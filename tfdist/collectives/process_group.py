@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from tensorflow.python.eager import context
 
 from tfdist.collectives.layout import ReplicaLayout
 from tfdist.collectives.peer_errors import out_of_step
 from tfdist.collectives.ring.ring import Ring
 from tfdist.collectives.tensorflow import TensorFlowTransport
+from tfdist.keras_internals import global_seed
 
 _BROADCAST_BYTES = 16 << 20
 _NO_SEED = -1
@@ -101,7 +101,7 @@ class ProcessGroup:
         """
         if self.layout.workers == 1:
             return
-        own = context.global_seed()
+        own = global_seed()
         seed = random.SystemRandom().randrange(2**31) if own is None else int(own)
         chiefs = self.exchange(seed if self.is_chief else _NO_SEED)[0]
         if own is None:

@@ -13,6 +13,7 @@ import tensorflow as tf
 from typing_extensions import override
 
 from tfdist.collectives.transport import Transport
+from tfdist.keras_internals import summary_state_kept, take_local_number
 
 
 class ContextProxy(tf.distribute.ReplicaContext):
@@ -56,7 +57,7 @@ class OneReplicaView(ContextProxy):
     ) -> None:
         super().__init__(_default_strategy(), real)
         # Selects the copy of a variable to read; the default strategy has only one.
-        self._local_replica_id = real._local_replica_id
+        take_local_number(self, real)
         self._count = count
         self._transport = transport
         self._snapshot = snapshot
@@ -159,11 +160,8 @@ def reenter(context: tf.distribute.ReplicaContext) -> Iterator[None]:
     A replica context stores the state of `tf.summary` on entry, to restore it on exit; entered
     twice, it would restore its own state, and summaries would refer to a deleted graph.
     """
-    name = "_summary_recording_distribution_strategy"
-    kept = getattr(context, name, None)
-    with context:
+    with summary_state_kept(context), context:
         yield
-    setattr(context, name, kept)
 
 
 @functools.cache

@@ -18,11 +18,11 @@ import time
 from collections.abc import Iterator
 
 import tensorflow as tf
-from tensorflow.python.eager import context, executor
 
 from tfdist.cluster import Cluster, Task
 from tfdist.collectives.peer_errors import lost
 from tfdist.errors import ConfigError, TfdistError
+from tfdist.keras_internals import with_own_executor
 from tfdist.runtime import excepthook, heartbeat, shutdown
 from tfdist.runtime.timeouts import SuspendAwareClock, patience, stall_seconds
 
@@ -184,7 +184,7 @@ class ChiefNotifier:
 
     def _run(self) -> None:
         # The threads of a process share an executor otherwise, and with it each other's errors.
-        with context.executor_scope(executor.new_executor(enable_async=False)):
+        with with_own_executor():
             self._beat()
 
     def _beat(self) -> None:

@@ -9,12 +9,12 @@ that was made outside of its scope.
 
 from __future__ import annotations
 
+import contextlib
 import weakref
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import tensorflow as tf
-from tensorflow.python.distribute.collective_all_reduce_strategy import CollectiveAllReduceExtended
+
+from tfdist.keras_internals import already_connected, collective_keys_from
 
 # More than the groups of devices that any strategy has, of which each takes a key.
 _KEYS_EACH = 100_000
@@ -40,16 +40,9 @@ def connect(
     """
     global _next_key
     build = tf.distribute.MultiWorkerMirroredStrategy
-    with _set(build, "_collective_key_base", _next_key):
-        if cluster in _connected_to:
-            # As TensorFlow leaves both after it has connected.
-            with (
-                _set(CollectiveAllReduceExtended, "_std_server_started", True),
-                _set(CollectiveAllReduceExtended, "_enable_check_health", False),
-            ):
-                strategy = build(cluster_resolver=resolver, communication_options=options)
-        else:
-            strategy = build(cluster_resolver=resolver, communication_options=options)
+    connection = already_connected() if cluster in _connected_to else contextlib.nullcontext()
+    with collective_keys_from(_next_key), connection:
+        strategy = build(cluster_resolver=resolver, communication_options=options)
     _next_key += _KEYS_EACH
     _connected_to.add(cluster)
     return strategy
@@ -66,18 +59,3 @@ def newest_of_several_replicas() -> tf.distribute.Strategy | None:
     """Returns the newest strategy if it still exists and has several replicas, else None."""
     strategy = _newest() if _newest is not None else None
     return strategy if strategy is not None and strategy.num_replicas_in_sync > 1 else None
-
-
-@contextmanager
-def _set(owner: type, name: str, value: object) -> Iterator[None]:
-    """Gives an attribute of a class a value within a block."""
-    had = name in vars(owner)
-    before = vars(owner).get(name)
-    setattr(owner, name, value)
-    try:
-        yield
-    finally:
-        if had:
-            setattr(owner, name, before)
-        else:
-            delattr(owner, name)

@@ -9,6 +9,7 @@ from typing import Any
 import keras
 
 from tfdist.errors import ConfigError
+from tfdist.keras_internals import is_default_hook
 from tfdist.training.input.feed import AnyFeed, Epoch
 from tfdist.training.loops.base import Loop
 from tfdist.training.options import StepLimit
@@ -195,7 +196,7 @@ def predict_epoch(
     predictions: list[Any] = []
     # Where nobody looks at them earlier, outputs that are under way are fetched in the end.
     are_read = any(
-        not getattr(callback.on_predict_batch_end, "_is_default", False)
+        not is_default_hook(callback.on_predict_batch_end)
         for callback in every.callbacks
         if not isinstance(callback, keras.callbacks.ProgbarLogger)
     )

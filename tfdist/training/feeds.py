@@ -10,7 +10,6 @@ from typing import Any
 import keras
 import numpy as np
 import tensorflow as tf
-from keras.src.backend import config
 
 from tfdist.collectives.process_group import ProcessGroup
 from tfdist.errors import ConfigError
@@ -84,7 +83,7 @@ class Feeds:
             return make_keras_feed(x, y, sample_weight, batch_size=batch_size, **more)
         check_kind(x)
         more["steps"] = more.get("steps") or None  # Keras takes 0 for all of them.
-        most = config.max_steps_per_epoch()
+        most = keras.config.max_steps_per_epoch()
         if most:
             more["steps"] = min(more["steps"] or most, most)
         layout = self._group.layout
@@ -120,7 +119,7 @@ class Feeds:
             raise ConfigError(
                 f"epochs: {quote(epochs)} is given; allowed: a whole number"
             ) from None
-        return min(epochs, config.max_epochs() or epochs)
+        return min(epochs, keras.config.max_epochs() or epochs)
 
     def split(self, arrays: tuple[Any, Any, Any], fraction: float, given: Any) -> tuple[Any, Any]:
         """Splits arrays into training and validation data.

@@ -16,6 +16,7 @@ import keras
 from tfdist.collectives.process_group import ProcessGroup
 from tfdist.collectives.transport_names import TRANSPORTS, WIRE_TYPES
 from tfdist.errors import ConfigError
+from tfdist.keras_internals import is_default_hook
 from tfdist.profiling.recorder import Recorder
 from tfdist.training.checkpoint.manager import Checkpoints
 from tfdist.training.loops.select import LoopOptions
@@ -297,4 +298,4 @@ def _has_batch_hooks(callback: keras.callbacks.Callback) -> bool:
     if type(callback) is keras.callbacks.ModelCheckpoint and callback.save_freq == "epoch":
         return False
     names = ("on_train_batch_begin", "on_train_batch_end", "on_batch_begin", "on_batch_end")
-    return any(not getattr(getattr(callback, name), "_is_default", False) for name in names)
+    return not all(is_default_hook(getattr(callback, name)) for name in names)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import keras
 
 from tfdist.collectives.process_group import ProcessGroup
 from tfdist.collectives.worker_flags import Flag, WorkerFlags
+from tfdist.keras_internals import is_of_keras
 
 
 class StopTraining:
@@ -79,7 +79,7 @@ def stopped_together(
     """
     setattr(model, flag, False)
     hook = {"stop_evaluating": "on_test_batch_end", "stop_predicting": "on_predict_batch_end"}[flag]
-    own = any(not _is_of_keras(getattr(callback, hook)) for callback in callbacks)
+    own = any(not is_of_keras(getattr(callback, hook)) for callback in callbacks)
     may_stop = exchange(int(own))
     if len(may_stop) > 1 and not any(may_stop):
         return lambda: False
@@ -89,8 +89,4 @@ def stopped_together(
 def _may_stop_after_batches(callback: keras.callbacks.Callback) -> bool:
     """Returns whether the callback may stop training after a batch: only one of Keras' does."""
     hooks = [callback.on_train_batch_end, callback.on_batch_end]
-    return isinstance(callback, keras.callbacks.TerminateOnNaN) or not all(map(_is_of_keras, hooks))
-
-
-def _is_of_keras(hook: Any) -> bool:
-    return (hook.__module__ or "").startswith("keras.")
+    return isinstance(callback, keras.callbacks.TerminateOnNaN) or not all(map(is_of_keras, hooks))

@@ -13,6 +13,7 @@ from typing_extensions import override
 from tfdist.collectives.exit_barrier import add_exit_barrier
 from tfdist.collectives.process_group import ProcessGroup
 from tfdist.collectives.worker_flags import WorkerFlags
+from tfdist.keras_internals import epoch_of_backup, results_in_order
 from tfdist.notebook import Rows
 from tfdist.runtime import excepthook
 from tfdist.runtime.heartbeat import HeartbeatWriter
@@ -248,9 +249,9 @@ class Trainer(Rows):
         every.on_train_begin()
         if saved is not None:
             restore_callback_state(saved, start, every.callbacks)
-        elif self._keras_steps and self.model._initial_epoch:
+        elif self._keras_steps and epoch_of_backup(self.model):
             # BackupAndRestore has found where an earlier run was.
-            start = dataclasses.replace(start, epoch=self.model._initial_epoch)
+            start = dataclasses.replace(start, epoch=epoch_of_backup(self.model))
             epoch_data = None
             feed.restart()
         session = Session(
@@ -314,7 +315,7 @@ class Trainer(Rows):
         epoch = feed.epoch(0, self._group.exchange)
         every = self._callback_list(callbacks, verbose, epochs=1, steps=steps or epoch.steps)
         logs = self._evaluate(feed, epoch, every, HeartbeatOnly(self._heartbeat))
-        return logs if return_dict else self.model._flatten_metrics_in_order(logs)
+        return logs if return_dict else results_in_order(self.model, logs)
 
     @plain_errors
     def predict(

@@ -14,6 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 import tfdist
+from tfdist.keras_internals import compile_arguments, inner_layers, is_of_keras, rate_of
 from tfdist.training.agreement import checksum
 from tfdist.training.agreement.compare import Field
 from tfdist.training.agreement.values import (
@@ -163,7 +164,7 @@ def _trainer(options: TrainerOptions) -> Iterator[Field]:
 def _model(model: keras.Model) -> Iterator[Field]:
     yield "keras.floatx", keras.config.floatx()
     yield "model", numberless(type(model).__name__)
-    if type(model).__module__.split(".")[0] != "keras":
+    if not is_of_keras(type(model)):
         yield "model.code", code_of(type(model))
         yield from flattened("model", attributes_of(model))
     yield "model.trainable", str(model.trainable)
@@ -172,8 +173,7 @@ def _model(model: keras.Model) -> Iterator[Field]:
     yield "model.compiled", str(model.compiled)
     if not model.compiled:
         return
-    compiled = getattr(getattr(model, "_compile_config", None), "config", {})
-    for name, value in compiled.items():
+    for name, value in compile_arguments(model).items():
         if name != "optimizer":
             yield from fields_of(f"compile.{name}", value)
     for number, optimizer in enumerate(all_optimizers(model)):
@@ -183,7 +183,7 @@ def _model(model: keras.Model) -> Iterator[Field]:
 def _layers(name: str, container: Any, seen: set[int]) -> Iterator[Field]:
     """Describes the layers of a model and those within them; a shared one only once."""
     layers = getattr(container, "layers", None)
-    layers = list(layers if layers is not None else container._layers)
+    layers = list(layers if layers is not None else inner_layers(container))
     yield f"{name}.layers", f"{len(layers)} of them"
     for place, layer in enumerate(layers):
         if id(layer) in seen:
@@ -191,7 +191,7 @@ def _layers(name: str, container: Any, seen: set[int]) -> Iterator[Field]:
         seen.add(id(layer))
         below = f"{name}.layers[{place}] {numberless(layer.name)}"
         yield from _layer(below, layer)
-        if getattr(layer, "layers", None) or layer._layers:
+        if getattr(layer, "layers", None) or inner_layers(layer):
             yield from _layers(below, layer, seen)
 
 
@@ -226,7 +226,7 @@ def _optimizer(name: str, optimizer: Any) -> Iterator[Field]:
     described = serialized(inner)
     # A rate that is a number is a variable, which a callback may set for all later.
     config = {k: v for k, v in described["config"].items() if k != "name"}
-    rate = getattr(inner, "_learning_rate", None)
+    rate = rate_of(inner)
     if rate is not None:
         rate = rate.numpy() if isinstance(rate, keras.Variable) else rate
         config["learning_rate"] = serialized(rate)

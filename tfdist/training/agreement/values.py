@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from tfdist.keras_internals import is_of_keras
 from tfdist.training.agreement.checksum import of_structure
 from tfdist.training.agreement.compare import Field
 
@@ -54,7 +55,7 @@ def serialized(value: Any) -> Any:
     if callable(value) and hasattr(value, "__qualname__"):
         return value.__qualname__
     result = {"class_name": type(value).__name__, "config": serialized(config_of(value))}
-    if type(value).__module__.split(".")[0] != "keras":
+    if not is_of_keras(type(value)):
         result["code"] = code_of(type(value))
     return result
 
@@ -110,7 +111,7 @@ def code_of(kind: type) -> str:
     """Returns a checksum of a class's methods, without those inherited from Keras."""
     crc = 0
     for base in kind.__mro__:
-        if base.__module__.split(".")[0] in ("keras", "builtins", "tensorflow", "abc"):
+        if is_of_keras(base) or base.__module__.split(".")[0] in ("builtins", "tensorflow", "abc"):
             continue
         for name, member in sorted(vars(base).items()):
             function = getattr(member, "__func__", getattr(member, "fget", member))

@@ -13,13 +13,18 @@ from typing import Any
 import keras
 import numpy as np
 import tensorflow as tf
-from keras.src.backend import config
-from keras.src.trainers import data_adapters
-from keras.src.trainers.data_adapters import array_slicing
-from keras.src.trainers.data_adapters.array_data_adapter import ArrayDataAdapter, can_convert_arrays
 
 from tfdist.collectives.layout import ReplicaLayout
 from tfdist.errors import ConfigError
+from tfdist.keras_internals import (
+    ArrayDataAdapter,
+    array_parts,
+    array_slicing,
+    can_convert_arrays,
+    data_adapters,
+    first_batches,
+    reads_dataset,
+)
 from tfdist.training.input.adapters import (
     function_batches,
     order_of_batches,
@@ -59,7 +64,7 @@ def make_keras_feed(
     Raises:
         ConfigError: Keras does not accept the data.
     """
-    most = config.max_steps_per_epoch()
+    most = keras.config.max_steps_per_epoch()
     if most:
         steps = min(steps or most, most)
     whole_calls = -(-steps // steps_a_call) * steps_a_call if steps else None
@@ -139,8 +144,8 @@ def _of_function(function: Any, class_weight: dict[int, float] | None) -> Batche
 
 
 def _of_arrays(adapter: ArrayDataAdapter, shuffle: bool | str, seed: int) -> Batches:
-    count, batch = adapter._num_samples, adapter._batch_size
-    tensors = array_slicing.convert_to_sliceable(adapter._inputs, target_backend="tensorflow")
+    arrays, count, batch = array_parts(adapter)
+    tensors = array_slicing.convert_to_sliceable(arrays, target_backend="tensorflow")
     tensors = keras.tree.lists_to_tuples(tensors)
 
     def order_of(epoch: int) -> np.ndarray:
@@ -203,8 +208,8 @@ def _of_adapter(
     def rows() -> int | None:
         if order is not None:
             return int(rows_of(order.inner[0]))
-        if hasattr(adapter, "_first_batches"):  # A generator's adapter has read them already.
-            return int(rows_of(adapter._first_batches[0]))
+        for batch in first_batches(adapter):
+            return int(rows_of(batch))
         shape = tf.nest.flatten(make(0, 0).element_spec)[0].shape
         return shape[0] if shape.rank else None
 
@@ -214,7 +219,7 @@ def _of_adapter(
         rows=rows,
         begin_epoch=adapter.on_epoch_begin,
         end_epoch=adapter.on_epoch_end,
-        counts_reads=data_adapters.is_tf_dataset(getattr(adapter, "_dataset", None)),
+        counts_reads=reads_dataset(adapter),
     )
 
 

@@ -8,6 +8,12 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist.errors import ConfigError
+from tfdist.keras_internals import (
+    dataset_functions,
+    dataset_inputs,
+    dataset_seeds,
+    may_reorder,
+)
 
 # Operations that draw random numbers, those of Keras' seed generators included; and operations
 # that call functions.
@@ -34,7 +40,7 @@ _CALLS = {"PartitionedCall", "StatefulPartitionedCall", "If", "StatelessIf", "Wh
 
 def seeds_of(dataset: tf.data.Dataset) -> list[str]:
     """Returns the seeds of all shuffles of a dataset, the last first; `none` for no seed."""
-    return [_seeds(node) or "none" for node in _nodes(dataset) if hasattr(node, "_seed2")]
+    return [_seeds(node) or "none" for node in _nodes(dataset) if dataset_seeds(node) is not None]
 
 
 def require_an_order(argument: str, data: Any) -> None:
@@ -51,7 +57,7 @@ def require_an_order(argument: str, data: Any) -> None:
     if not isinstance(data, tf.data.Dataset):
         return
     for node in _nodes(data):
-        if hasattr(node, "_seed2") and not _seeds(node):
+        if dataset_seeds(node) == (0, 0):
             what = "shuffle" if "huffle" in type(node).__name__ else type(node).__name__.strip("_")
             raise ConfigError(
                 f"{argument}: {what} has no seed, so each worker would read other batches and "
@@ -59,9 +65,7 @@ def require_an_order(argument: str, data: Any) -> None:
                 "keras.utils.set_random_seed(...) or tf.random.set_seed(...) before making the "
                 "dataset, or give a function of InputContext"
             )
-    if data.options().deterministic is False or any(
-        getattr(node, "_deterministic", None) == "false" for node in _nodes(data)
-    ):
+    if data.options().deterministic is False or any(map(may_reorder, _nodes(data))):
         raise ConfigError(
             f"{argument}: its order is not deterministic, so each worker would read other "
             "batches; leave deterministic=False out, or give a function of InputContext"
@@ -72,9 +76,7 @@ def is_random(data: Any) -> bool:
     """Returns whether a dataset's own functions draw random numbers, as for augmentation."""
     if not isinstance(data, tf.data.Dataset):
         return False
-    return any(
-        _draws(function.function.graph) for node in _nodes(data) for function in node._functions()
-    )
+    return any(_draws(graph) for node in _nodes(data) for graph in dataset_functions(node))
 
 
 def _draws(graph: Any) -> bool:
@@ -94,10 +96,10 @@ def _nodes(dataset: tf.data.Dataset) -> Iterator[Any]:
             continue
         seen.add(id(node))
         yield node
-        waiting.extend(reversed(node._inputs()))
+        waiting.extend(reversed(dataset_inputs(node)))
 
 
 def _seeds(node: Any) -> str:
     """Returns the two seeds of a transformation; "" if it has none."""
-    pair = int(node._seed), int(node._seed2)
-    return "" if pair == (0, 0) else f"{pair[0]}, {pair[1]}"
+    pair = dataset_seeds(node)
+    return "" if pair in (None, (0, 0)) else f"{pair[0]}, {pair[1]}"

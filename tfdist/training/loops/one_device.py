@@ -15,13 +15,15 @@ from typing import Any
 import keras
 import numpy as np
 import tensorflow as tf
-from keras.src.backend.tensorflow.trainer import (
-    convert_to_np_if_not_ragged,
-    potentially_ragged_concat,
-)
-from keras.src.utils.python_utils import pythonify_logs
 from typing_extensions import override
 
+from tfdist.keras_internals import (
+    build_symbolically,
+    convert_to_np_if_not_ragged,
+    potentially_ragged_concat,
+    pythonify_logs,
+    results_or_logs,
+)
 from tfdist.training.input.feed import AnyFeed, Epoch
 from tfdist.training.input.intake import Intake
 from tfdist.training.input.keras_feed import KerasEpoch
@@ -77,7 +79,7 @@ class OneDeviceLoop(Loop):
         spec = tf.nest.map_structure(of_leaf, feed.element_spec)
         with self._strategy.scope():
             try:
-                self._model._symbolic_build(data_batch=spec)
+                build_symbolically(self._model, spec)
             except Exception:
                 # A model without `call`, say; the first step makes what is missing, and says
                 # what is wrong where that cannot be.
@@ -124,7 +126,7 @@ class OneDeviceLoop(Loop):
     @override
     def logs(self) -> dict[str, Any]:
         """Returns the metrics' values so far, or what the step returned under other names."""
-        return dict(pythonify_logs(self._model._get_metrics_result_or_logs(self._logs)))
+        return dict(pythonify_logs(results_or_logs(self._model, self._logs)))
 
     @override
     def progress(self) -> EpochProgress:

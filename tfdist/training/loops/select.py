@@ -15,6 +15,7 @@ from tfdist.collectives.process_group import ProcessGroup
 from tfdist.collectives.transport import Transport
 from tfdist.collectives.worker_flags import WorkerFlags
 from tfdist.errors import ConfigError
+from tfdist.keras_internals import compiled_parts
 from tfdist.runtime import shutdown
 from tfdist.strategy.kinds import kind_of
 from tfdist.training.input.feed import AnyFeed, Feed
@@ -161,8 +162,8 @@ class Loops:
     def _one_device(self, feed: AnyFeed) -> Loop:
         """Returns one loop, until the model is compiled again."""
         model = self._model
-        names = ("optimizer", "_compile_loss", "_compile_metrics", "run_eagerly", "jit_compile")
-        now = [getattr(model, name, None) for name in names]
+        names = ("optimizer", "run_eagerly", "jit_compile")
+        now = [*compiled_parts(model), *(getattr(model, name, None) for name in names)]
         # A model that is not built yet has nothing that could be frozen.
         flags = [v.trainable for v in model.variables] if model.built else None
         same = all(a is b for a, b in zip(self._made_for, now, strict=False))

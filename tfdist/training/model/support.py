@@ -6,6 +6,7 @@ import keras
 import tensorflow as tf
 
 from tfdist.errors import ConfigError
+from tfdist.keras_internals import flatten_layers, has_own_update, has_own_weight_decay
 from tfdist.strategy.kinds import kind_of, public_name
 from tfdist.training.model.inspection import (
     has_several_optimizers,
@@ -67,7 +68,7 @@ def check(
 def _check_rows(model: keras.Model, strategy: tf.distribute.Strategy) -> None:
     if strategy.num_replicas_in_sync == 1 and kind_of(strategy).is_synchronous:
         return
-    for layer in model._flatten_layers():
+    for layer in flatten_layers(model):
         if isinstance(layer, keras.layers.RNN) and layer.stateful:
             raise ConfigError(
                 f"layer {layer.name!r}: stateful=True keeps a state for each row of a batch, and "
@@ -85,8 +86,7 @@ def _check_optimizer(model: keras.Model, strategy: tf.distribute.Strategy) -> No
             f"is given, which adds up unreduced gradients under {name}; use "
             "Trainer(model, accumulate_steps=...) instead"
         )
-    decay = type(optimizer)._apply_weight_decay
-    if decay is not keras.optimizers.Optimizer._apply_weight_decay:
+    if has_own_weight_decay(optimizer):
         for argument in ("weight_decay", "adam_weight_decay"):  # Muon has both.
             if getattr(optimizer, argument, None):
                 raise ConfigError(
@@ -98,11 +98,7 @@ def _check_optimizer(model: keras.Model, strategy: tf.distribute.Strategy) -> No
             f"optimizer: ScheduleFreeAdamW of Keras {keras.__version__} computes other updates "
             f"inside {name} than outside of a strategy; use AdamW, or one device"
         )
-    own_update = type(optimizer)._backend_update_step
-    if (
-        own_update is not keras.optimizers.Optimizer._backend_update_step
-        and kind_of(strategy).name == "central_storage"
-    ):
+    if has_own_update(optimizer) and kind_of(strategy).name == "central_storage":
         raise ConfigError(
             f"optimizer: {type(optimizer).__name__} assigns a variable on each replica, which "
             f"{name} does not allow; use Adam or AdamW, or another strategy"
@@ -128,7 +124,7 @@ def _check_overwritten(model: keras.Model, where: str, instead: str) -> None:
 
 
 def _check_regularizers(model: keras.Model, what: str) -> None:
-    for layer in model._flatten_layers() if _KERAS < (3, 14) else ():
+    for layer in flatten_layers(model) if _KERAS < (3, 14) else ():
         if getattr(layer, "activity_regularizer", None) is not None:
             raise ConfigError(
                 f"layer {layer.name!r}: Keras {keras.__version__} adds its activity "

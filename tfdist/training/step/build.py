@@ -9,6 +9,7 @@ import keras
 import tensorflow as tf
 
 from tfdist.errors import ConfigError
+from tfdist.keras_internals import clear_losses, compiled_parts, compute_output_spec, flatten_layers
 from tfdist.training.input.batch import rows_between
 from tfdist.training.model.inspection import (
     all_optimizers,
@@ -52,8 +53,8 @@ def _make_variables(model: keras.Model, x: Any, row: Any) -> None:
         ConfigError: It takes batches of one size only.
     """
     try:
-        keras.src.backend.compute_output_spec(model, x)
-        model._clear_losses()
+        compute_output_spec(model, x)
+        clear_losses(model)
     except Exception:  # Some models cannot run symbolically.
         try:
             model(x)
@@ -157,7 +158,7 @@ def _make_metrics_of_its_step(model: keras.Model, row: Any) -> None:
     Raises:
         ConfigError: The step does not make them, and the model has no `call`.
     """
-    metrics = getattr(model, "_compile_metrics", None)
+    _, metrics = compiled_parts(model)
     if metrics is None or metrics.built or not overrides(model, "train_step"):
         return
     # Where the step fails, the loop's tracing of it will fail with the same error.
@@ -175,8 +176,7 @@ def _lacks_losses_or_metrics(model: keras.Model) -> bool:
     """Returns whether a compiled loss or metric may need an output to make its variables."""
     if not model.compiled:
         return False
-    compiled = (model._compile_loss, model._compile_metrics)
-    unbuilt = any(part is not None and not part.built for part in compiled)
+    unbuilt = any(part is not None and not part.built for part in compiled_parts(model))
     # Metrics that the model updates itself may make variables at the first update.
     return unbuilt or overrides(model, "compute_metrics")
 
@@ -186,7 +186,7 @@ def _lacks_variables(model: keras.Model) -> bool:
     if not overrides(model, "call"):
         return False  # Its own steps call its parts.
     # The same as `Model.layers`, which a layer that inherits from Trainer does not have.
-    parts = model._flatten_layers(include_self=False, recursive=False)
+    parts = flatten_layers(model, include_self=False, recursive=False)
     lacks = any(not layer.built for layer in parts)
     if overrides(model, "train_step") and not overrides(model, "build"):
         # Its own step may call it with something other than x of (x, y).

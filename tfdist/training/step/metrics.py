@@ -16,6 +16,7 @@ import tensorflow as tf
 
 from tfdist.collectives.layout import own_variable
 from tfdist.errors import ConfigError
+from tfdist.keras_internals import function_of, is_of_keras
 from tfdist.strategy.kinds import public_name
 from tfdist.training.model.inspection import flat_metrics, overrides
 
@@ -29,14 +30,10 @@ def add_up(model: keras.Model) -> bool:
 
 
 def _adds_up(metric: keras.Metric) -> bool:
-    if not _is_of_keras(type(metric)) or type(metric).__name__ in _NOT_BY_EXAMPLE:
+    if not is_of_keras(type(metric)) or type(metric).__name__ in _NOT_BY_EXAMPLE:
         return False
-    function = getattr(metric, "_fn", None)
-    return function is None or _is_of_keras(function)
-
-
-def _is_of_keras(thing: object) -> bool:
-    return str(getattr(thing, "__module__", "")).split(".")[0] == "keras"
+    function = function_of(metric)
+    return function is None or is_of_keras(function)
 
 
 def check_gathering(model: keras.Model, strategy: tf.distribute.Strategy) -> None:

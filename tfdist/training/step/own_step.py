@@ -22,13 +22,10 @@ from typing_extensions import override
 from tfdist.collectives.replica_context import real_context
 from tfdist.collectives.transport import Transport
 from tfdist.errors import ConfigError
+from tfdist.keras_internals import assigning_directly, trained_by
 from tfdist.training.model.inspection import ModelVariables, all_optimizers
 from tfdist.training.step.gradients import divide, multiply
-from tfdist.training.step.patches.capture import (
-    CapturedGradients,
-    assigning_directly,
-    intercept_apply,
-)
+from tfdist.training.step.patches.capture import CapturedGradients, intercept_apply
 from tfdist.training.step.replica import TRAIN, ReplicaOutput, ReplicaStep
 from tfdist.training.step.slicing import Slice
 from tfdist.training.step.stateless_scope import StepScope
@@ -184,7 +181,7 @@ class MultiOptimizerStep(OwnStep):
             if not optimizer.built:
                 continue
             updated = self._of_thread.updated
-            weights = [v for v in optimizer._trainable_variables if id(v) in updated]
+            weights = [v for v in trained_by(optimizer) if id(v) in updated]
             for variable in (*optimizer.variables, *weights):
                 value = scope.get_current_value(variable)
                 if value is not None and value is not variable.value:
@@ -195,7 +192,7 @@ class MultiOptimizerStep(OwnStep):
         self, optimizer: keras.optimizers.Optimizer, grads: Any, trainable_variables: Any = None
     ) -> None:
         variables = list(
-            optimizer._trainable_variables if trainable_variables is None else trainable_variables
+            trained_by(optimizer) if trainable_variables is None else trainable_variables
         )
         if any(id(variable) in self._of_thread.updated for variable in variables):
             raise self._twice()

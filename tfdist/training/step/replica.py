@@ -23,6 +23,7 @@ import tensorflow as tf
 
 from tfdist.collectives.replica_context import OneReplicaView, real_context
 from tfdist.collectives.transport import Transport
+from tfdist.keras_internals import attach_mask, mask_of
 from tfdist.strategy.kinds import kind_of
 from tfdist.training.input.batch import rows_of
 from tfdist.training.model.inspection import (
@@ -210,8 +211,7 @@ class ReplicaStep(abc.ABC):
         """
         x, y, y_pred, sample_weight, masks = outputs
         for output, mask in zip(tf.nest.flatten(y_pred), masks, strict=True):
-            if mask is not None:
-                output._keras_mask = mask
+            attach_mask(output, mask)
         updated = getattr(self._for_metrics, "updated", ())
         if updates is not None:
             updated = [self._after_update(updates)] if self._counts_updates else ()
@@ -278,7 +278,7 @@ class ReplicaStep(abc.ABC):
         if self._gathers_metrics:
             # Keras' own metrics ignore the inputs: they need not be gathered.
             seen = x if overrides(self.model, "compute_metrics") else None
-            masks = [getattr(output, "_keras_mask", None) for output in tf.nest.flatten(y_pred)]
+            masks = [mask_of(output) for output in tf.nest.flatten(y_pred)]
             return loss, (seen, y, y_pred, sample_weight, masks), {}
         logs = self.model.compute_metrics(x, y, y_pred, sample_weight=sample_weight)
         return loss, None, logs if overrides(self.model, "compute_metrics") else {}

@@ -17,6 +17,7 @@ from typing_extensions import override
 
 from tfdist.collectives.layout import own_variable
 from tfdist.collectives.replica_context import ReducedView
+from tfdist.keras_internals import assign_directly
 from tfdist.training.model.inspection import is_overwritten
 from tfdist.training.step.gradients import drop_overwritten
 from tfdist.training.step.reduction import Reduced
@@ -134,7 +135,7 @@ class _Reading(keras.StatelessScope):
 
     def add_update(self, update: tuple[keras.Variable, Any]) -> None:
         variable, value = update
-        variable._direct_assign(value)
+        assign_directly(variable, value)
 
 
 class Update:

@@ -22,6 +22,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from tfdist.keras_internals import is_of_keras, place_of, trained_by
+
 AUTO = "auto"
 # Compiling takes seconds, which an update of fewer weights does not bring in again soon.
 LEAST_WEIGHTS = 1_000_000
@@ -60,7 +62,7 @@ def fused(optimizer: Any) -> Iterator[None]:
         if optimizer.momentum == 0:
             tf.raw_ops.ResourceApplyGradientDescent(var=variable.handle, alpha=rate, delta=gradient)
             return
-        velocity = optimizer.momentums[optimizer._get_variable_index(variable)]
+        velocity = optimizer.momentums[place_of(optimizer, variable)]
         tf.raw_ops.ResourceApplyKerasMomentum(
             var=variable.handle,
             accum=velocity.value.handle,
@@ -91,8 +93,8 @@ def is_compiled(
     if wanted is False or has_kernel(optimizer):
         return False
     # A user's own may do what XLA cannot; sparse gradients have no fixed shape.
-    own = type(optimizer).__module__.startswith("keras.src.optimizers.")
-    if not own or any(isinstance(gradient, tf.IndexedSlices) for gradient in gradients):
+    own = not is_of_keras(type(optimizer))
+    if own or any(isinstance(gradient, tf.IndexedSlices) for gradient in gradients):
         return False
     policy = keras.config.dtype_policy()
     if policy.compute_dtype != policy.variable_dtype:
@@ -119,8 +121,8 @@ def within_steps(optimizer: Any) -> Iterator[None]:
 
     def apply(grads: Any, trainable_variables: Any = None) -> Any:
         gradients = list(grads)
-        weights = optimizer._trainable_variables if trainable_variables is None else None
-        weights = list(trainable_variables) if weights is None else weights
+        given = trainable_variables is not None
+        weights = list(trainable_variables) if given else trained_by(optimizer)
         if is_compiled(optimizer, weights, gradients, True):
             return compiled(lambda given: plain(given, trainable_variables))(gradients)
         return plain(gradients, trainable_variables)

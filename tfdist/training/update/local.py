@@ -18,6 +18,7 @@ from typing_extensions import override
 
 from tfdist.collectives.layout import own_variable
 from tfdist.collectives.transport import Transport
+from tfdist.keras_internals import rate_of
 from tfdist.training.step.gradients import divide_if_any
 from tfdist.training.step.reduction import Reduced
 from tfdist.training.step.slicing import Slice
@@ -71,7 +72,7 @@ class LocalUpdate(PeriodicUpdate):
         self._local = local
         self._trainable = list(trainable)
         # The rate is the same on all replicas, and callbacks set it.
-        rate = getattr(optimizer, "_learning_rate", None)
+        rate = rate_of(optimizer)
         self._averaged = [
             v for v in optimizer.variables if "float" in str(v.dtype) and v is not rate
         ]

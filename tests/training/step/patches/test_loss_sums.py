@@ -144,7 +144,6 @@ def test_what_several_batches_cannot_make_up_is_refused_in_training_only(devices
         ModelVariables.of(model),
         transport_of(strategy),
         accumulates=True,
-        compares=compares_examples,
     )
     slicer = slicer_of(strategy, data)
     with step.intercepting():

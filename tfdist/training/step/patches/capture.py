@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import threading
-import types
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -17,18 +16,6 @@ import tensorflow as tf
 
 from tfdist.errors import ConfigError
 from tfdist.training.model.inspection import flat_metrics
-
-# Of TensorFlow's optimizers these go around Keras' variables, to those of the strategy; those
-# of Keras' base class assign to the variables, and so to the scope that holds their values.
-_BASE: Any = next(c for c in keras.optimizers.Optimizer.__mro__ if c.__name__ == "BaseOptimizer")
-_PLAIN = (
-    "assign",
-    "assign_add",
-    "assign_sub",
-    "_apply_weight_decay",
-    "_backend_update_step",
-    "_var_key",
-)
 
 
 class ScalarMeans(contextlib.AbstractContextManager["ScalarMeans"]):
@@ -143,21 +130,3 @@ def intercept_apply(
     finally:
         for optimizer in optimizers:
             del optimizer.apply
-
-
-@contextlib.contextmanager
-def assigning_directly(optimizer: keras.optimizers.Optimizer) -> Iterator[None]:
-    """Makes an optimizer assign to Keras' variables directly, and use them as its keys."""
-    for name in _PLAIN:
-        setattr(optimizer, name, types.MethodType(getattr(_BASE, name), optimizer))
-    known = optimizer._trainable_variables_indices
-    optimizer._trainable_variables_indices = {
-        optimizer._var_key(variable): index
-        for index, variable in enumerate(optimizer._trainable_variables)
-    }
-    try:
-        yield
-    finally:
-        optimizer._trainable_variables_indices = known
-        for name in _PLAIN:
-            delattr(optimizer, name)

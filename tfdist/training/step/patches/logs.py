@@ -16,6 +16,7 @@ import keras
 import tensorflow as tf
 
 from tfdist.errors import ConfigError
+from tfdist.keras_internals import is_eager
 from tfdist.training.model.inspection import flat_metrics
 
 # The names of the logs that a step returned, each with the metric whose result it is, or None.
@@ -139,4 +140,4 @@ def _flat(logs: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _in_graph(value: Any) -> bool:
-    return isinstance(value, tf.Tensor) and not isinstance(value, tf.__internal__.EagerTensor)
+    return isinstance(value, tf.Tensor) and not is_eager(value)

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -21,8 +20,8 @@ import tensorflow as tf
 
 from tfdist.collectives.transport import Transport
 from tfdist.errors import ConfigError
+from tfdist.keras_internals import LOSS_MODULE, added_losses_replaced, attach_mask, mask_of
 
-_MODULE: Any = sys.modules[keras.Loss.__module__]
 _NONE = (None, "none")
 
 # Returns whether a loss, given targets and predictions, compares the examples of a batch.
@@ -54,10 +53,10 @@ class LossSums(contextlib.AbstractContextManager["LossSums"]):
     def __enter__(self) -> LossSums:
         if self._needed:
             self._call = keras.Loss.__call__
-            self._reduce = _MODULE.reduce_weighted_values
-            self._patches = _losses_replaced(self._of_loss, self._reduced)
-            self._patches.__enter__()
-            self._model._aggregate_additional_loss = self._added
+            self._reduce = LOSS_MODULE.reduce_weighted_values
+            self._patches = contextlib.ExitStack()
+            self._patches.enter_context(_losses_replaced(self._of_loss, self._reduced))
+            self._patches.enter_context(added_losses_replaced(self._model, self._added))
             gradient = self._gradient = tf.GradientTape.gradient
             differentiated = self._differentiated
 
@@ -71,8 +70,7 @@ class LossSums(contextlib.AbstractContextManager["LossSums"]):
 
     def __exit__(self, *_: object) -> None:
         if self._needed:
-            self._patches.__exit__(None, None, None)
-            del self._model._aggregate_additional_loss
+            self._patches.close()
             tf.GradientTape.gradient = self._gradient
 
     @contextlib.contextmanager
@@ -156,13 +154,12 @@ class LossSums(contextlib.AbstractContextManager["LossSums"]):
         self.refuse_accumulation(f"loss {loss.name!r}", "compares examples with each other")
         if self._transport.replicas == 1:
             return self._call(loss, y_true, y_pred, sample_weight)
-        masks = [getattr(output, "_keras_mask", None) for output in tf.nest.flatten(y_pred)]
+        masks = [mask_of(output) for output in tf.nest.flatten(y_pred)]
         y_true, y_pred, sample_weight, masks = self._gathered(
             (y_true, y_pred, sample_weight, masks)
         )
         for output, mask in zip(tf.nest.flatten(y_pred), masks, strict=True):
-            if mask is not None:
-                output._keras_mask = mask
+            attach_mask(output, mask)
         self._of_thread.together = True
         try:
             return self._call(loss, y_true, y_pred, sample_weight)
@@ -226,7 +223,7 @@ class LossSums(contextlib.AbstractContextManager["LossSums"]):
         if reduction == "sum":
             factor = self.whole_per_slice()
         elif weighs and (sample_weight is not None or mask is not None):
-            weights = _MODULE.apply_mask(sample_weight, mask, values.dtype, reduction)
+            weights = LOSS_MODULE.apply_mask(sample_weight, mask, values.dtype, reduction)
             factor = self._share(tf.reduce_sum(tf.cast(weights, tf.float32)))
             return self._scaled(reduce(values, sample_weight, mask), factor)
         elif mask is not None:
@@ -274,9 +271,8 @@ class LossSums(contextlib.AbstractContextManager["LossSums"]):
             return values
         return values * tf.cast(self.whole_per_slice(), values.dtype)
 
-    def _added(self, loss: Any) -> Any:
+    def _added(self, total: Any, loss: Any) -> Any:
         """Scales the values given to `add_loss`: Keras sums those of the examples."""
-        total = type(self._model)._aggregate_additional_loss(self._model, loss)
         if not self._is_within_step() or not self.is_by_example(loss):
             return total
         return self.summed(total, "add_loss")
@@ -288,7 +284,7 @@ def sums_over_examples(compares: Compares) -> Iterator[None]:
 
     Losses that compare the examples of a batch, as `compares` returns, are 0.
     """
-    call, reduce = keras.Loss.__call__, _MODULE.reduce_weighted_values
+    call, reduce = keras.Loss.__call__, LOSS_MODULE.reduce_weighted_values
 
     def of_loss(loss: keras.Loss, y_true: Any, y_pred: Any, sample_weight: Any = None) -> Any:
         if compares(loss, y_true, y_pred):
@@ -308,7 +304,7 @@ def sums_over_examples(compares: Compares) -> Iterator[None]:
 @contextlib.contextmanager
 def no_losses() -> Iterator[None]:
     """Makes Keras' losses 0 within the block, so that what remains is computed by other code."""
-    call, reduce = keras.Loss.__call__, _MODULE.reduce_weighted_values
+    call, reduce = keras.Loss.__call__, LOSS_MODULE.reduce_weighted_values
 
     def of_loss(loss: keras.Loss, y_true: Any, y_pred: Any, sample_weight: Any = None) -> Any:
         return tf.zeros_like(call(loss, y_true, y_pred, sample_weight))
@@ -320,7 +316,7 @@ def no_losses() -> Iterator[None]:
 @contextlib.contextmanager
 def _losses_replaced(call: Callable[..., Any], reduce: Callable[..., Any]) -> Iterator[None]:
     """Replaces how Keras computes a loss, and how it reduces the values of the examples."""
-    kept_call, kept_reduce = keras.Loss.__call__, _MODULE.reduce_weighted_values
+    kept_call, kept_reduce = keras.Loss.__call__, LOSS_MODULE.reduce_weighted_values
 
     def reduced(
         values: Any,
@@ -333,12 +329,12 @@ def _losses_replaced(call: Callable[..., Any], reduce: Callable[..., Any]) -> It
 
     # A function, not a bound method, gets the loss as its first argument.
     keras.Loss.__call__ = lambda loss, *args, **named: call(loss, *args, **named)
-    _MODULE.reduce_weighted_values = reduced
+    LOSS_MODULE.reduce_weighted_values = reduced
     try:
         yield
     finally:
         keras.Loss.__call__ = kept_call
-        _MODULE.reduce_weighted_values = kept_reduce
+        LOSS_MODULE.reduce_weighted_values = kept_reduce
 
 
 def _batched(data: Any) -> list[Any]:

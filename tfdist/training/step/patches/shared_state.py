@@ -17,6 +17,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from tfdist.keras_internals import note_changed_dict, wrapped_dict, wrapped_elements
+
 # Types without state of a step: the values of variables are in the step's scope.
 _CLOSED = (
     str,
@@ -87,9 +89,10 @@ def _reachable(root: Any) -> Iterator[Any]:
         if isinstance(thing, _CONTAINERS):
             yield thing
             stack.extend(_content(thing).values() if isinstance(thing, dict) else _content(thing))
-            if isinstance(thing, list) and hasattr(thing, "_storage"):
+            elements = wrapped_elements(thing)
+            if elements is not None:
                 yield vars(thing)  # TensorFlow's wrapper of a list holds the elements twice.
-                stack.append(thing._storage)
+                stack.append(elements)
         elif isinstance(thing, (tuple, frozenset)):
             stack.extend(thing)
         elif isinstance(thing, types.MethodType):
@@ -110,15 +113,10 @@ def _has_state(thing: Any) -> bool:
 def _content(thing: Any) -> Any:
     """Returns a shallow copy through the built-in type, as Keras' containers track access."""
     if isinstance(thing, dict):
-        return dict(dict.items(_unwrapped(thing)))
+        return dict(dict.items(wrapped_dict(thing)))
     if isinstance(thing, set):
         return set(thing)
     return list(list.__iter__(thing)) if isinstance(thing, list) else list(thing)
-
-
-def _unwrapped(thing: Any) -> Any:
-    """Returns the dict inside TensorFlow's wrapper of it."""
-    return getattr(thing, "__wrapped__", thing)
 
 
 def _same(one: Any, other: Any) -> bool:
@@ -138,10 +136,9 @@ def _entry(item: tuple[Any, Any]) -> tuple[int, int]:
 
 def _fill(thing: Any, content: Any) -> None:
     if isinstance(thing, dict):
-        dict.clear(_unwrapped(thing))
-        dict.update(_unwrapped(thing), content)
-        if hasattr(thing, "_self_last_wrapped_dict_snapshot"):
-            thing._self_last_wrapped_dict_snapshot = dict(content)
+        dict.clear(wrapped_dict(thing))
+        dict.update(wrapped_dict(thing), content)
+        note_changed_dict(thing, content)
     elif isinstance(thing, set):
         set.clear(thing)
         set.update(thing, content)

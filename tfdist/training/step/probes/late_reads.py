@@ -11,6 +11,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from tfdist.keras_internals import rate_of
 from tfdist.training.input.batch import loosen, rows_between
 from tfdist.training.model.inspection import (
     has_several_optimizers,
@@ -67,7 +68,7 @@ class _ReadRecorder:
         self.reads_after_update = False
         optimizer = inner_optimizer(model.optimizer)
         assigned = [*model.trainable_variables, *model.optimizer.variables, *optimizer.variables]
-        constant = getattr(optimizer, "_learning_rate", None)
+        constant = rate_of(optimizer)
         self._assigned = {id(variable) for variable in assigned if variable is not constant}
 
     def apply(self, optimizer: Any, grads: Any, trainable_variables: Any = None) -> None:

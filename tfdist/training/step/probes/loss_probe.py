@@ -9,6 +9,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from tfdist.keras_internals import is_of_keras
+
 _ROWS = 3
 _TOLERANCE = 1e-4
 
@@ -33,7 +35,7 @@ def compares_examples(loss: keras.Loss, y_true: Any, y_pred: Any) -> bool:
     """
     if _is_over_batch(loss):
         return True
-    if _is_of_keras(loss):
+    if is_of_keras(getattr(loss, "fn", None) or type(loss)):
         return False
     if loss not in _found:
         _found[loss] = _try(loss, y_true, y_pred)
@@ -48,11 +50,6 @@ def _is_over_batch(loss: keras.Loss) -> bool:
         return False
     axis = loss.axis
     return axis is None or 0 in (axis if isinstance(axis, (list, tuple)) else (axis,))
-
-
-def _is_of_keras(loss: keras.Loss) -> bool:
-    function = getattr(loss, "fn", None) or type(loss)
-    return str(getattr(function, "__module__", "")).split(".")[0] == "keras"
 
 
 def _try(loss: keras.Loss, y_true: Any, y_pred: Any) -> bool:

@@ -18,6 +18,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from tfdist.keras_internals import flatten_layers, is_of_keras
 from tfdist.runtime.log import LOGGER
 from tfdist.training.input.batch import loosen, rows_of
 from tfdist.training.model.inspection import all_optimizers, overrides
@@ -110,10 +111,10 @@ def mixes_rows(model: keras.Model, sample: Any, *, training: bool = True) -> tup
 
 def _has_own_code(model: keras.Model) -> bool:
     """Whether the forward pass is anything else than layers of Keras'."""
-    parts: list[Any] = list(model._flatten_layers())
+    parts: list[Any] = list(flatten_layers(model))
     parts += getattr(model, "operations", None) or []
     return any(
-        type(part).__module__.split(".")[0] != "keras"
+        not is_of_keras(type(part))
         or isinstance(part, keras.layers.Lambda)
         or not isinstance(part, keras.layers.Layer)
         for part in parts

@@ -15,6 +15,7 @@ import keras
 import tensorflow as tf
 
 from tfdist.errors import ConfigError
+from tfdist.keras_internals import flatten_layers, is_of_keras, own_state
 from tfdist.runtime.log import LOGGER
 from tfdist.training.model.inspection import is_seed
 
@@ -65,12 +66,8 @@ def _warned_of(variable: keras.Variable, model: keras.Model) -> bool:
     """Returns whether a warning was given before, or a layer of Keras owns the variable."""
     if any(variable is known() for known in _warned):
         return True
-    of_keras = (layer for layer in model._flatten_layers() if _is_of_keras(type(layer)))
-    return any(variable is kept for layer in of_keras for kept in layer._non_trainable_variables)
-
-
-def _is_of_keras(kind: type) -> bool:
-    return kind.__module__.split(".")[0] == "keras"
+    of_keras = (layer for layer in flatten_layers(model) if is_of_keras(type(layer)))
+    return any(variable is kept for layer in of_keras for kept in own_state(layer))
 
 
 def _depends(values: Iterable[tf.Tensor], sources: set[Any]) -> bool:
