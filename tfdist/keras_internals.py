@@ -1,8 +1,9 @@
 """Everything private of Keras and TensorFlow that tfdist uses: the file to open when they change.
 
 No other module imports `keras.src` or `tensorflow.python`, or names an attribute of theirs that
-begins with an underscore (`tests/test_layers.py`). Each thing here says what it stands for, and has
-a test in `tests/test_keras_internals.py` that fails where it is gone or has become another thing.
+begins with an underscore (`tests/test_layers.py`). Each thing here states what it stands for, and
+has a test in `tests/test_keras_internals.py` that fails where it is gone or has become another
+thing.
 """
 
 from __future__ import annotations
@@ -273,7 +274,7 @@ def wrapped_dict(thing: Any) -> Any:
 
 
 def note_changed_dict(thing: Any, content: dict[Any, Any]) -> None:
-    """Tells TensorFlow's wrapper of a dict that its content was changed on purpose."""
+    """Makes TensorFlow's wrapper of a dict accept that its content was changed."""
     if hasattr(thing, "_self_last_wrapped_dict_snapshot"):
         thing._self_last_wrapped_dict_snapshot = dict(content)
 
@@ -287,13 +288,13 @@ def is_eager(value: Any) -> bool:
 
 
 def global_seed() -> int | None:
-    """Returns what `tf.random.set_seed` was given; None before."""
+    """Returns the seed of `tf.random.set_seed`; None before."""
     seed: int | None = context.global_seed()
     return seed
 
 
 def with_own_executor() -> contextlib.AbstractContextManager[Any]:
-    """A context in which this thread's operations wait for none of other threads'."""
+    """Returns a context in which this thread's operations wait for none of other threads'."""
     scope: contextlib.AbstractContextManager[Any] = context.executor_scope(
         executor.new_executor(enable_async=False)
     )

@@ -9,7 +9,7 @@ from tfdist.training.loops.grouping import Grouping, stack, unstack
 
 
 class Clock:
-    """A time that passes when the test says so."""
+    """A time that passes when the test lets it."""
 
     def __init__(self):
         self.now = 0.0

@@ -205,18 +205,18 @@ def test_predictions_are_fetched_in_the_order_they_were_asked_for(strategy):
 def test_a_callback_is_given_outputs_and_only_where_it_looks_are_they_waited_for(strategy, listens):
     model, loop, coordinator = make(strategy, workers=2)
     model.set_weights([np.array([[2.0]])])
-    told = []
+    seen = []
 
     class Listener(keras.callbacks.Callback):
         def on_predict_batch_end(self, batch, logs=None):
-            told.append(np.asarray(logs["outputs"]).tolist())
+            seen.append(np.asarray(logs["outputs"]).tolist())
 
     every = keras.callbacks.CallbackList(
         [Listener()] if listens else [keras.callbacks.Callback()], model=model, add_progbar=True
     )
     predicted = predict_epoch(epoch_of(), loop, every)
     assert predicted.tolist() == (2 * X).tolist()
-    assert sum(told, []) == ((2 * X).tolist() if listens else [])
+    assert sum(seen, []) == ((2 * X).tolist() if listens else [])
     assert coordinator.most == (1 if listens else 3)
 
 
@@ -367,8 +367,8 @@ def test_two_workers_and_a_ps_make_the_steps_of_one_device(tmp_path, monkeypatch
     ends = run_tasks(tmp_path, PROGRAM, {"chief": 1, "worker": 2, "ps": 1})
     for task, (code, output) in ends.items():
         assert code == 0, f"{task}: {output}"
-    said = ends["chief/0"][1].splitlines()
-    (line,) = [line for line in said if line.startswith("FOUND ")]
+    lines = ends["chief/0"][1].splitlines()
+    (line,) = [line for line in lines if line.startswith("FOUND ")]
     weights = [0.0, *plain_weights(epochs=2)]
     found = ast.literal_eval(line.removeprefix("FOUND "))
     # Once to each worker for `fit`, and once for `evaluate`; not in each of the six passes.

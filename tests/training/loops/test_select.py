@@ -218,6 +218,6 @@ def test_a_model_that_mixes_rows_is_warned_of_once(devices, capsys, strategy, op
     loops._model.set_weights([np.array([[1.0]])])
     loops.loop(feed_of(loops))
     loops.loop(shard_feed())
-    told = capsys.readouterr().err
-    assert told.count("depends on the other rows") == (1 if parts else 0)
-    assert parts in told
+    warned = capsys.readouterr().err
+    assert warned.count("depends on the other rows") == (1 if parts else 0)
+    assert parts in warned

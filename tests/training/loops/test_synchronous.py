@@ -129,7 +129,7 @@ def test_gradients_that_are_under_way_at_the_end_of_an_epoch_are_applied_then(st
 
 
 class Own(keras.Sequential):
-    """Returns what the replica's slice comes to, beside the metrics."""
+    """Returns what the replica's slice comes to, as well as the metrics."""
 
     def train_step(self, data):
         x, y = data

@@ -103,7 +103,7 @@ def test_a_model_whose_steps_do_without_call_and_loss_is_not_called(mirrored):
 
 
 class Pairs(keras.Model):
-    """A step of its own: what is called with is no x of (x, y)."""
+    """Its own step calls it with something that is not x of (x, y)."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -144,11 +144,11 @@ class Student(keras.Model):
     def train_step(self, data):
         (x, _), (_, y) = data
         with tf.GradientTape() as tape:
-            said = self.inner(x)
-            loss = tf.reduce_mean((said - y) ** 2)
+            output = self.inner(x)
+            loss = tf.reduce_mean((output - y) ** 2)
         weights = self.inner.trainable_weights
         self.optimizer.apply(tape.gradient(loss, weights), weights)
-        self._compile_metrics.update_state(y, said)
+        self._compile_metrics.update_state(y, output)
         return self.get_metrics_result()
 
 
@@ -182,7 +182,7 @@ def test_a_regularizer_of_a_weight_that_is_made_here(mirrored):
 
 
 class Graph(keras.Model):
-    """Is called on what it holds; x of (x, y) says which rows of it are meant."""
+    """Is called on what it holds; x of (x, y) has the numbers of its rows."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -196,11 +196,11 @@ class Graph(keras.Model):
     def train_step(self, data):
         numbers, y = data
         with tf.GradientTape() as tape:
-            said = tf.gather(self([self.rows, tf.constant(2.0)]), numbers)
-            loss = self.compute_loss(y=y, y_pred=said)
+            output = tf.gather(self([self.rows, tf.constant(2.0)]), numbers)
+            loss = self.compute_loss(y=y, y_pred=output)
         weights = self.trainable_weights
         self.optimizer.apply(tape.gradient(loss, weights), weights)
-        return self.compute_metrics(numbers, y, said)
+        return self.compute_metrics(numbers, y, output)
 
 
 def test_a_model_that_its_step_calls_on_something_else_than_x(mirrored):

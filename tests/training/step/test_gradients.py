@@ -71,7 +71,7 @@ def test_which_places_are_the_same_on_all_replicas():
 
     trace.get_concrete_function()
     assert [name for name, constant in found.items() if constant] == ["places", "places, flat"]
-    assert not sparse.is_constant(tf.constant([1]))  # Eagerly, it cannot be told.
+    assert not sparse.is_constant(tf.constant([1]))  # Eagerly, that is not known.
 
 
 def overwritten_variables():

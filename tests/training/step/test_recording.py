@@ -39,7 +39,7 @@ class Largest(keras.Metric):
 
 
 def spread() -> keras.Metric:
-    """A mean over batches of what is no mean over examples."""
+    """A mean over batches of what is not a mean over examples."""
 
     def of_batch(y_true, y_pred):
         return keras.ops.max(y_pred) - keras.ops.min(y_pred)

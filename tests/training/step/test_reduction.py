@@ -37,7 +37,7 @@ def reduce(strategy, nominal: int, flags: WorkerFlags, **options) -> list[Reduce
         number = int(tf.get_static_value(real_context().replica_id_in_sync_group))
         own = tf.constant(number + 1.0)
         count = tf.constant(COUNTS[number])
-        # A place that the data says: constants are the same on all replicas.
+        # A place that comes from the data: constants are the same on all replicas.
         place = tf.random.uniform([1], number, number + 1, dtype=tf.int32)
         sparse = tf.IndexedSlices(own[None, None], place, tf.constant([2, 1]))
         gradients = [own[None], None, sparse, tf.cast(own, tf.float16)]

@@ -53,7 +53,7 @@ def test_statistics_of_a_row_that_stands_in_for_none_count_for_nothing(count, me
         statistic.assign(5.0)
         calls.assign_add(1)
     variables, values = scope.changed_state(tf.constant(count))
-    assert variables == [statistic, calls]  # What was not assigned is not told of.
+    assert variables == [statistic, calls]  # What was not assigned is not returned.
     assert [float(value) for value in values] == [mean, 5]
     assert (float(statistic.value), int(calls.value)) == (2.0, 4)
 

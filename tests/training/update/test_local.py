@@ -160,7 +160,7 @@ def test_a_checkpoint_holds_the_outer_momentum(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ({"local_steps": 0}, "local_steps"),
         ({"outer_momentum": 0.9}, "give local_steps of 2 or more"),
@@ -170,8 +170,8 @@ def test_a_checkpoint_holds_the_outer_momentum(tmp_path):
         ({"local_steps": 2, "wire_dtype": "bfloat16"}, "leave wire_dtype out"),
     ],
 )
-def test_what_does_not_go_together_is_refused(options, said):
-    with pytest.raises(ConfigError, match=said):
+def test_options_that_exclude_each_other_are_refused(options, message):
+    with pytest.raises(ConfigError, match=message):
         tfdist.Trainer(made(), **options)
 
 

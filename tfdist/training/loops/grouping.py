@@ -17,8 +17,8 @@ import tensorflow as tf
 # leaves at most that much to be done again.
 _SECONDS = 0.04
 _MOST = 16
-# Answers of a worker from which the time of a batch is told. Answers of several workers come in
-# turn, or at one instant: the time between two of them says nothing.
+# Answers of a worker from which the time of a batch is computed. Answers of several workers come in
+# turn, or at one instant: the time between two of them shows nothing.
 _FEWEST, _WINDOW = 2, 4
 
 
@@ -67,7 +67,7 @@ class Grouping:
         return taken
 
     def answered(self, batches: int) -> None:
-        """Chooses the size anew, by the time that the latest batches took a worker.
+        """Chooses the size again, by the time that the latest batches took a worker.
 
         Args:
             batches: The number of batches that the answer is for.
@@ -81,7 +81,7 @@ class Grouping:
         self.size = max(1, min(fit, 2 * self.size, self._most))
 
     def pause(self) -> None:
-        """Begins a time in which no batch is handed out, which says nothing about batches."""
+        """Begins a time in which no batch is handed out, which shows nothing about batches."""
         self._answers.clear()
 
 

@@ -81,7 +81,7 @@ class OneDeviceLoop(Loop):
             try:
                 build_symbolically(self._model, spec)
             except Exception:
-                # A model without `call`, say; the first step makes what is missing, and says
+                # A model without `call`, say; the first step makes what is missing, and reports
                 # what is wrong where that cannot be.
                 return
 

@@ -142,12 +142,12 @@ def build_optimizers(model: keras.Model, strategy: tf.distribute.Strategy, data:
         strategy: The strategy it is to train under.
         data: A row of data, as `train_step` takes it.
     """
-    beside = [o for o in other_optimizers(model) if not o.built]
-    if not beside or not has_several_optimizers(model):
+    others = [o for o in other_optimizers(model) if not o.built]
+    if not others or not has_several_optimizers(model):
         return
     handed = _dry_run_train_step(model, data)
     with strategy.scope():
-        for optimizer in beside:
+        for optimizer in others:
             if id(optimizer) in handed:
                 optimizer.build(handed[id(optimizer)])
 

@@ -1,6 +1,6 @@
 """Runs a model's own `train_step`, with the gradients of all replicas.
 
-A step that calls its one optimizer once hands its gradients over, to be reduced after the step.
+The gradients of a step that calls its one optimizer once are reduced after the step.
 Where a step has several optimizers, as a GAN's, or reads weights that it has updated, an update
 cannot wait for the end of the step. Each replica computes it, from gradients reduced over all of
 them: all compute the same, and the optimizers' results are assigned to the variables after the
@@ -47,7 +47,7 @@ class OwnStep(ReplicaStep):
             try:
                 return scope, self.model.train_step(piece.data)
             except AttributeError as error:
-                # A tape cannot tell the gradient by a weight that is no variable any more.
+                # A tape finds no gradient by a weight that is not a variable any more.
                 problem = self._lost_weight(scope)
                 if problem is not None and "handle" in str(error):
                     raise problem from error
@@ -214,5 +214,5 @@ class MultiOptimizerStep(OwnStep):
     def _twice(self) -> ConfigError:
         return ConfigError(
             f"{self._name}: updates the same weights more than once a step; allowed: once a step "
-            "for each weight; make the rounds steps of their own (more batches)"
+            "for each weight; make each round a step (more batches)"
         )

@@ -1,7 +1,7 @@
 """Moves many small tensors between a worker and a parameter server as one.
 
-Each variable that a worker reads is a message of its own, and so is each gradient: a ResNet50 has
-427 small ones a step (biases, BatchNormalization's variables) that make up one hundredth of its
+Each variable that a worker reads is a separate message, and so is each gradient: a ResNet50 has 427
+small ones a step (biases, BatchNormalization's variables) that make up one hundredth of its
 bytes and cost as much as the other 54.
 """
 
@@ -14,7 +14,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-# Larger tensors fill messages of their own.
+# Larger tensors fill separate messages.
 SMALL_BYTES = 64 << 10
 
 

@@ -21,7 +21,7 @@ class Reduced(NamedTuple):
         gradients: Of the global batch's loss, times the loss scale; those that were passed.
         metrics: The metric values to record.
         state: New values of the variables that the model itself changes.
-        logs: Scalars that an overridden step returned beside the metrics.
+        logs: Scalars that an overridden step returned as well as the metrics.
         weight: Scalar float32, the sum of the slices' weights: the batch in nominal batches.
         updated: New values that the step itself computed; see `ReplicaOutput`.
     """

@@ -56,7 +56,7 @@ class ReplicaOutput(NamedTuple):
         metrics: The increment of each metric variable; its new value, where `totals` were given.
         state: New values of the variables that the model itself changed, in the order of
             `ReplicaStep.changed`, for that kind of step.
-        logs: Scalars that an overridden step returned beside the metrics.
+        logs: Scalars that an overridden step returned as well as the metrics.
         outputs: The predictions (and targets), where metrics are to be updated by all
             replicas together.
         updated: New values of the variables that the step's own optimizers updated, in the

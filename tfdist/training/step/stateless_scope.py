@@ -73,7 +73,7 @@ class StepScope(keras.StatelessScope):
         """Records a new value of a variable."""
         variable, value = update
         if isinstance(value, keras.Variable):
-            value = tf.convert_to_tensor(value.value)  # Keras hands over what it is assigned from.
+            value = tf.convert_to_tensor(value.value)  # Keras passes what it is assigned from.
         if id(variable) in self._trainable:
             value = tf.stop_gradient(tf.cast(value, variable.dtype))
             if self._tape is not None:

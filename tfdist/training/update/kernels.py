@@ -32,7 +32,7 @@ _TYPES = ("float32", "float64")
 
 def has_kernel(optimizer: Any) -> bool:
     """Returns whether there is a kernel for an optimizer."""
-    # A subclass may have an update of its own, or expect to be called. Mixed precision is left to
+    # A subclass may have its own update, or expect to be called. Mixed precision is left to
     # Keras: its gradients have few digits, and another order of operations could show.
     mixed = keras.config.dtype_policy().compute_dtype != keras.config.floatx()
     own = type(optimizer) is not keras.optimizers.SGD or "update_step" in vars(optimizer)

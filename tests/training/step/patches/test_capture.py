@@ -50,7 +50,7 @@ def test_one_number_counts_for_the_slices_share_and_a_tensor_for_itself():
         model.tracker.update_state(1.0, sample_weight=3.0)
         assert sums(model.tracker) == [8.0, 5.25]
         model.own.update_state(1.0)
-        assert sums(model.own) == [2.0, 1.0]  # A class of its own knows what it counts.
+        assert sums(model.own) == [2.0, 1.0]  # A user's class knows what it counts.
     model.tracker.update_state(8.0)
     assert sums(model.tracker) == [16.0, 6.25]
 

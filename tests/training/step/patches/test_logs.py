@@ -1,4 +1,4 @@
-"""What a step returns is told apart: results of metrics, and numbers of the last batch."""
+"""Among a step's logs, results of metrics are distinguished from numbers of the last batch."""
 
 from __future__ import annotations
 

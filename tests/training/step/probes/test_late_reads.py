@@ -1,4 +1,4 @@
-"""A train_step that goes on with what its optimizer has updated is told from one that does not."""
+"""A train_step that reads what its optimizer has updated is found, and no other one."""
 
 from __future__ import annotations
 

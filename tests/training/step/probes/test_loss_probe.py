@@ -1,4 +1,4 @@
-"""Losses that compare examples are told from those that do not, by trying them."""
+"""Losses that compare examples are distinguished from others by trying them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def one_number(y_true, y_pred):
 
 
 def raises(y_true, y_pred):
-    raise ValueError("of its own")
+    raise ValueError("a user's")
 
 
 def not_a_number(y_true, y_pred):

@@ -61,7 +61,7 @@ class Step(keras.Model):
 
 
 class OwnLoss(Forward):
-    """A loss of the user's beside the compiled one."""
+    """A user's loss as well as the compiled one."""
 
     def __init__(self, loss, between=lambda x: x):
         super().__init__(between)

@@ -58,19 +58,19 @@ class Peak(keras.layers.Layer):
         return x
 
 
-def test_of_other_numbers_of_a_slice_the_user_is_told_once(devices, monkeypatch):
-    told = []
-    monkeypatch.setattr(LOGGER, "warning", lambda text, *parts: told.append(text % parts))
+def test_of_other_numbers_of_a_slice_the_user_is_warnings_once(devices, monkeypatch):
+    warnings = []
+    monkeypatch.setattr(LOGGER, "warning", lambda text, *parts: warnings.append(text % parts))
     with tfdist.mirrored_strategy(devices[:2]).scope():
         layers = [keras.Input((3,)), Peak(), keras.layers.BatchNormalization()]
         model = keras.Sequential([*layers, keras.layers.Dense(1)])
         model.compile("sgd", "mse")
     for _ in range(2):
         tfdist.Trainer(model).fit(X, X[:, :1], batch_size=4, verbose=0)
-    (line,) = told
+    (line,) = warnings
     assert "peak is assigned a number that depends on the batch" in line
 
 
-def test_where_nothing_is_traced_nothing_can_be_told():
+def test_where_nothing_is_traced_nothing_can_be_warnings():
     x = tf.constant(X)
     check_state([count()], [tf.shape(x)[0]], x, dense())

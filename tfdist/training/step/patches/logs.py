@@ -92,7 +92,7 @@ class ReturnedLogs(contextlib.AbstractContextManager["ReturnedLogs"]):
         """Returns the logs to report, all of which are metrics' results; as for `sort`.
 
         Raises:
-            ConfigError: A log is no metric's result.
+            ConfigError: A log is not a metric's result.
         """
         touched = {id(variable) for metric in self._metrics for variable in metric.variables}
         reported, _ = self.sort(logs, touched, where)
@@ -100,8 +100,8 @@ class ReturnedLogs(contextlib.AbstractContextManager["ReturnedLogs"]):
             if metric is None:
                 raise ConfigError(
                     f"{where}: log {name!r} is not the result of a metric, and there are metrics "
-                    "that keep no sums, which all replicas update together; keep the value in a "
-                    "metric of its own"
+                    "that keep no sums, which all replicas update together; keep the value in "
+                    "its own metric"
                 )
         return reported
 
@@ -123,7 +123,7 @@ class ReturnedLogs(contextlib.AbstractContextManager["ReturnedLogs"]):
                 raise ConfigError(
                     f"{where}: log {name!r} is computed from the result of metric "
                     f"{results[operation].name!r}, which each replica knows for its slices only; "
-                    "return the result itself, or keep the value in a metric of its own"
+                    "return the result itself, or keep the value in its own metric"
                 )
             if operation not in seen:
                 seen.add(operation)

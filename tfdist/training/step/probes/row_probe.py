@@ -2,8 +2,8 @@
 
 What Keras' layers and losses do with several rows is taken care of (`LossSums`, synchronized
 BatchNormalization). The user's code in `call`, `compute_loss` and `train_step` is not known: it may
-take a mean over the batch, compare its rows, clip a gradient, or divide by a number of its own. So
-it is tried on a few rows of the data. A graph of it is made and only its results run, so nothing is
+take a mean over the batch, compare its rows, clip a gradient, or divide by a fixed number. So it is
+tried on a few rows of the data. A graph of it is made and only its results run, so nothing is
 assigned or printed.
 """
 
@@ -99,13 +99,13 @@ def mixes_rows(model: keras.Model, sample: Any, *, training: bool = True) -> tup
     with contextlib.suppress(Exception):  # Whatever the user's code does not like.
         if training and overrides(model, "train_step"):
             if not _adds_up(model, _gradients, sample):
-                return "train_step", "its gradient is no mean over the rows of a batch"
+                return "train_step", "its gradient is not a mean over the rows of a batch"
             return None
         if overrides(model, "call") and _has_own_code(model) and not _keeps_apart(model, sample):
             return "call", "the output for a row depends on the other rows of the batch"
         own_loss = training and overrides(model, "compute_loss")
         if own_loss and not (_adds_up(model, _loss, sample) and _is_mean(model, sample)):
-            return "compute_loss", "the loss is no mean over the rows of a batch"
+            return "compute_loss", "the loss is not a mean over the rows of a batch"
     return None
 
 
@@ -146,7 +146,7 @@ def _adds_up(model: keras.Model, function: Function, sample: Any) -> bool:
 def _is_mean(model: keras.Model, sample: Any) -> bool:
     """Whether 2 f(a, b) = f(a) + f(b) for the loss, as for a mean over rows, or it is drawn.
 
-    A sum that is divided by a number of its own is no mean. Keras' losses, whose reduction is
+    A sum that is divided by a fixed number is not a mean. Keras' losses, whose reduction is
     known, are left out.
     """
     half = min(_MOST_ROWS, int(rows_of(sample))) // 2

@@ -1,8 +1,9 @@
 """Checks state that a step assigns and that depends on the slice of one replica.
 
-Floating-point statistics of slices are averaged, as those of BatchNormalization are. A warning says
-so for a user's own layer: an average of maxima, for example, is not the maximum. An integer that
-depends on the slice, such as a count of the rows seen, cannot be averaged and is rejected.
+Floating-point statistics of slices are averaged, as those of BatchNormalization are. The user is
+warned where their own layer has them: an average of maxima, for example, is not the maximum. An
+integer that depends on the slice, such as a count of the rows seen, cannot be averaged and is
+rejected.
 """
 
 from __future__ import annotations
