@@ -12,7 +12,7 @@ from __future__ import annotations
 import abc
 import contextlib
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import keras
@@ -26,7 +26,7 @@ from tfdist.keras_internals import assigning_directly, trained_by
 from tfdist.training.model.inspection import ModelVariables, all_optimizers
 from tfdist.training.step.gradients import divide, multiply
 from tfdist.training.step.patches.capture import CapturedGradients, intercept_apply
-from tfdist.training.step.replica import TRAIN, ReplicaOutput, ReplicaStep
+from tfdist.training.step.replica import TRAIN, ReplicaOutput, ReplicaStep, Totals
 from tfdist.training.step.slicing import Slice
 from tfdist.training.step.stateless_scope import StepScope
 
@@ -34,7 +34,7 @@ from tfdist.training.step.stateless_scope import StepScope
 class OwnStep(ReplicaStep):
     """A training step made by the model's own `train_step`."""
 
-    def _run(self, piece: Slice, totals: Sequence[tf.Tensor] | None) -> tuple[StepScope, Any]:
+    def _run(self, piece: Slice, totals: Totals) -> tuple[StepScope, Any]:
         """Runs the model's `train_step` on a slice; returns its scope, which has ended, and logs.
 
         The step takes gradients with respect to the variables themselves.
@@ -71,19 +71,13 @@ class SingleOptimizerStep(OwnStep):
         with super().intercepting(), self._captured:
             yield
 
-    def train(
-        self,
-        piece: Slice,
-        *,
-        loss_scale: tf.Tensor | None,
-        totals: Sequence[tf.Tensor] | None = None,
-    ) -> ReplicaOutput:
+    @override
+    def _train(self, piece: Slice, loss_scale: tf.Tensor | None, totals: Totals) -> ReplicaOutput:
         """Computes gradients, statistics and metrics of this replica's slice.
 
         Raises:
             ConfigError: The step assigns weights, or does not call the optimizer once.
         """
-        self._begin(piece)
         self._captured.start()
         scope, logs = self._run(piece, totals)
         problem = self._lost_weight(scope)
@@ -140,20 +134,14 @@ class MultiOptimizerStep(OwnStep):
         with super().intercepting(), intercept_apply(self._optimizers, self._apply):
             yield
 
-    def train(
-        self,
-        piece: Slice,
-        *,
-        loss_scale: tf.Tensor | None,
-        totals: Sequence[tf.Tensor] | None = None,
-    ) -> ReplicaOutput:
+    @override
+    def _train(self, piece: Slice, loss_scale: tf.Tensor | None, totals: Totals) -> ReplicaOutput:
         """Computes new weights, statistics and metrics; each update is of reduced gradients.
 
         Raises:
             ConfigError: The step updates a weight twice, or none at all.
         """
         del loss_scale  # Loss scaling is rejected with several optimizers.
-        self._begin(piece)
         self._of_thread.weight = piece.weight
         updated = self._of_thread.updated = set[int]()
         scope, logs = self._run(piece, totals)

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 import keras
 import tensorflow as tf
+from typing_extensions import override
 
 from tfdist.collectives.replica_context import OneReplicaView, real_context
 from tfdist.collectives.transport import Transport
@@ -45,6 +46,9 @@ from tfdist.training.step.stateless_scope import StepScope
 
 # The purposes of a step.
 TRAIN, TEST, PREDICT = "train", "test", "predict"
+
+# The initial values of the metrics in a step; None for zeros.
+Totals = Sequence[tf.Tensor] | None
 
 
 class ReplicaOutput(NamedTuple):
@@ -138,13 +142,8 @@ class ReplicaStep(abc.ABC):
                 self._shared_state.record()
             yield
 
-    @abc.abstractmethod
     def train(
-        self,
-        piece: Slice,
-        *,
-        loss_scale: tf.Tensor | None,
-        totals: Sequence[tf.Tensor] | None = None,
+        self, piece: Slice, *, loss_scale: tf.Tensor | None, totals: Totals = None
     ) -> ReplicaOutput:
         """Computes gradients, statistics and metrics of this replica's slice.
 
@@ -153,9 +152,19 @@ class ReplicaStep(abc.ABC):
             loss_scale: Scalar float32 by which the loss is multiplied before the gradient is
                 taken, or None.
             totals: The initial values of the metrics; None for zeros.
-        """
 
-    def test(self, piece: Slice, *, totals: Sequence[tf.Tensor] | None = None) -> ReplicaOutput:
+        Raises:
+            ConfigError: The model's own step assigns weights, or does not use its optimizers as a
+                step of several replicas must.
+        """
+        self._begin(piece)
+        return self._train(piece, loss_scale, totals)
+
+    @abc.abstractmethod
+    def _train(self, piece: Slice, loss_scale: tf.Tensor | None, totals: Totals) -> ReplicaOutput:
+        """Does what `train` promises, once the Python state of this replica's step is set."""
+
+    def test(self, piece: Slice, *, totals: Totals = None) -> ReplicaOutput:
         """Computes the metrics of this replica's slice; arguments as for `train`."""
         real = real_context()
         self._begin(piece)
@@ -306,17 +315,10 @@ class ReplicaStep(abc.ABC):
 class KerasStep(ReplicaStep):
     """A training step like Keras' own `train_step`."""
 
-    def train(
-        self,
-        piece: Slice,
-        *,
-        loss_scale: tf.Tensor | None,
-        totals: Sequence[tf.Tensor] | None = None,
-    ) -> ReplicaOutput:
-        """Computes gradients, statistics and metrics of this replica's slice."""
+    @override
+    def _train(self, piece: Slice, loss_scale: tf.Tensor | None, totals: Totals) -> ReplicaOutput:
         real = real_context()
         values = self._read(self.variables.trainable)
-        self._begin(piece)
         with (
             self._view(real, piece.count),
             self._losses.of(piece.data, piece.count, training=True),
