@@ -1,4 +1,4 @@
-"""MultiWorkerMirroredStrategy: a process a worker, all in step.
+"""MultiWorkerMirroredStrategy: one process per worker, all in step.
 
     tfdist launch --workers 2 -- python examples/multi_worker_mirrored.py
 

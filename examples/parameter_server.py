@@ -1,4 +1,4 @@
-"""ParameterServerStrategy: workers step on their own, variables are on ps tasks.
+"""ParameterServerStrategy: workers step independently, variables are on ps tasks.
 
     tfdist launch --chief 1 --ps 1 --workers 2 -- python examples/parameter_server.py
 

@@ -3,8 +3,8 @@
     python examples/tutorials/custom_training.py
 
 https://www.tensorflow.org/tutorials/distribute/custom_training writes its own training loop: 60
-lines of train_step, distributed_train_step, reduce and metrics. Here compile and fit stand in their
-place. The data is the bundled digits, as Fashion MNIST would have to be downloaded.
+lines of train_step, distributed_train_step, reduce and metrics. Here compile and fit replace them.
+The data is the bundled digits, as Fashion MNIST would have to be downloaded.
 """
 
 import tensorflow as tf

@@ -33,18 +33,18 @@ weights, optimizer state, evaluation and predictions are compared.
 
 In each field: **tfdist**, then plain Keras `fit` in the same place.
 
-- **=**: the very bits of plain Keras on one device. **≈**: the same up to rounding (float32: below
+- **=**: the exact bits of plain Keras on one device. **≈**: the same up to rounding (float32: below
   1e-5 of the largest value compared; half precision and ill-conditioned models: the tolerance of
   the suite's table). parameter_server takes its batches in turn here.
 - **off by**: the largest difference, in units of the largest value compared (1 at least).
-- **refused**: a `ConfigError` before the first step that says what to do instead.
+- **refused**: a `ConfigError` before the first step that explains what to do instead.
 - **raises**: the exception. **hangs**: no end, nor any progress for a minute.
 
 Plain Keras fails to start under MirroredStrategy where a first batch (of `fit` or of `evaluate`)
 cannot be halved; the batches of `fit` here can. Features of the Trainer alone (functions of
 InputContext, `accumulate_steps`, `compile_update`, `steps_per_call`) are measured in plain Keras
-with its nearest equal: the whole dataset, `gradient_accumulation_steps`, its own update, one step a
-call.
+with its nearest equivalent: the whole dataset, `gradient_accumulation_steps`, its own update, one
+step a call.
 
 On one device TensorFlow's rewriting of arithmetic is off, here and in plain Keras: it does not add
 in the same order each time that a graph is built, and plain Keras differs from itself in the last

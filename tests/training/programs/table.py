@@ -27,9 +27,9 @@ OUTPUT = ROOT / "docs" / "programs.md"
 HEAD = """# Programs of keras.io
 
 Below are {count} programs after examples of [keras.io](https://keras.io/examples), each with its
-example's kind of model, loss, step, optimizer and callbacks. They are written anew and are not the
-examples' text: models and data are small, layers few, and all is made from seeds, with nothing to
-download. Each is built and compiled under `strategy.scope()` and then trained by
+example's kind of model, loss, step, optimizer and callbacks. They are newly written and do not copy
+the examples' text: models and data are small, layers few, and everything is generated from seeds,
+with nothing to download. Each is built and compiled under `strategy.scope()` and then trained by
 `tfdist.Trainer(model).fit(...)`, where the example says `model.fit(...)`; nothing else differs
 between the places. The programs are in
 [tests/training/programs](../tests/training/programs).
@@ -43,7 +43,7 @@ same order each time that a graph is built, and plain Keras differs from itself 
 - **equal**: with the largest difference, in units of the largest value compared (1 at least); 0 is
   bit for bit. On several replicas a sum over a batch is made of two partial sums, so the last
   places differ; {allowed:.0e} is allowed.
-- **differs**: runs and gives other numbers than one device, for the reason said.
+- **differs**: runs and gives other numbers than one device, for the reason given.
 - **refused**: a `ConfigError` in one line, quoted.
 
 Arrays are taken in their order (`shuffle=False`): Keras draws its order from another generator.
