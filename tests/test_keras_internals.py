@@ -34,6 +34,7 @@ from tfdist.keras_internals import (
     data_adapters,
     dataset_functions,
     dataset_inputs,
+    dataset_of_one,
     dataset_seeds,
     epoch_of_backup,
     first_batches,
@@ -54,7 +55,6 @@ from tfdist.keras_internals import (
     potentially_ragged_concat,
     pythonify_logs,
     rate_of,
-    reads_dataset,
     results_in_order,
     results_or_logs,
     summary_state_kept,
@@ -287,10 +287,26 @@ def test_arrays():
 def test_datasets_and_generators():
     dataset = tf.data.Dataset.from_tensor_slices((X, Y)).batch(2)
     adapter = data_adapters.get_data_adapter(dataset)
-    assert reads_dataset(adapter) and first_batches(adapter) == []
+    assert first_batches(adapter) == []
     adapter = data_adapters.get_data_adapter((X[:n], Y[:n]) for n in (2, 3))
-    assert not reads_dataset(adapter)
     assert first_batches(adapter)[0][0].shape == (2, 3)
+    spec = adapter.get_tf_dataset().element_spec
+    one = dataset_of_one((X[:1], Y[:1]), adapter)
+    assert one.element_spec == spec and [len(x) for x, _ in one] == [1]
+
+
+def test_a_dataset_of_one_batch_of_a_py_dataset():
+    class Dicts(keras.utils.PyDataset):
+        def __len__(self):
+            return 2
+
+        def __getitem__(self, index):
+            return {"a": X, "b": Y}
+
+    adapter = data_adapters.get_data_adapter(Dicts())
+    adapter.get_tf_dataset()
+    ((found,),) = dataset_of_one({"a": X[:2], "b": Y[:2]}, adapter)
+    assert found["a"].shape == (2, 3) and found["b"].shape == (2, 1)
 
 
 def test_what_a_dataset_was_made_of():

@@ -233,9 +233,19 @@ def first_batches(adapter: Any) -> list[Any]:
     return list(getattr(adapter, "_first_batches", ()))
 
 
-def reads_dataset(adapter: Any) -> bool:
-    """Returns whether an adapter was made of a `tf.data.Dataset`."""
-    return bool(data_adapters.is_tf_dataset(getattr(adapter, "_dataset", None)))
+def dataset_of_one(batch: Any, adapter: Any) -> tf.data.Dataset:
+    """Returns a dataset of one batch, as the adapter of a generator or PyDataset would read it.
+
+    Args:
+        batch: A tuple, or a dict of the inputs.
+        adapter: The adapter, after it has made a dataset, and so knows the types of batches.
+    """
+    spec = adapter._output_signature
+    one = data_adapters.get_data_adapter(
+        each if isinstance(each, tuple) else (each,) for each in [batch]
+    )
+    one._output_signature = spec if isinstance(spec, tuple) else (spec,)
+    return one.get_tf_dataset()
 
 
 def dataset_inputs(dataset: tf.data.Dataset) -> list[Any]:

@@ -40,7 +40,7 @@ def elements(feed):
 
 
 def test_arrays_come_in_global_batches(feeds):
-    feed = feeds.feed(X, Y, WEIGHTS, batch_size=8)
+    feed = feeds.make(X, Y, WEIGHTS, batch_size=8)
     x, y, weights = (a.reshape(-1).tolist() for a in (X, Y, WEIGHTS))
     assert elements(feed) == [[x[:8], y[:8], weights[:8]], [x[8:], y[8:], weights[8:]]]
 
@@ -52,11 +52,11 @@ def test_what_is_validated_on_may_be_arrays_or_anything_else(feeds, parts):
     assert elements(feeds.validation(arrays, 4, 1))[0] == batch
     dataset = tf.data.Dataset.from_tensor_slices(arrays).batch(4)
     found = elements(feeds.validation(dataset, 8, None))
-    assert (len(found), found[0]) == (3, batch)  # It has batches of its own.
+    assert (len(found), found[0]) == (3, batch)  # It comes in batches.
 
 
 def test_the_last_part_of_arrays_may_be_held_out(feeds):
-    (x, y, weights), (held_x, held_y, *_) = feeds.split((X, Y, WEIGHTS), 0.3, None)
+    (x, y, weights), (held_x, held_y, *_) = feeds.hold_out((X, Y, WEIGHTS), 0.3, None)
     assert [np.asarray(a).reshape(-1).tolist() for a in (x, weights)] == [
         list(range(7)),
         WEIGHTS[:7].tolist(),
@@ -64,13 +64,13 @@ def test_the_last_part_of_arrays_may_be_held_out(feeds):
     assert np.asarray(held_x).reshape(-1).tolist() == [7, 8, 9]
     assert np.asarray(held_y).reshape(-1).tolist() == [14, 16, 18]
     arrays = (X, Y, None)
-    assert feeds.split(arrays, 0.0, "given") == (arrays, "given")
-    assert feeds.split(arrays, 0.5, "given")[1] == "given"
+    assert feeds.hold_out(arrays, 0.0, "given") == (arrays, "given")
+    assert feeds.hold_out(arrays, 0.5, "given")[1] == "given"
 
 
 def test_no_part_of_a_dataset_is_held_out(feeds):
     with pytest.raises((ConfigError, ValueError), match="validation_split"):
-        feeds.split((tf.data.Dataset.range(3), None, None), 0.5, None)
+        feeds.hold_out((tf.data.Dataset.range(3), None, None), 0.5, None)
 
 
 def test_the_order_of_arrays_follows_from_the_seed_of_keras(feeds):
@@ -85,7 +85,7 @@ def test_the_order_of_arrays_follows_from_the_seed_of_keras(feeds):
 
 
 def test_the_global_batch_is_counted_where_it_is_needed(feeds):
-    feed = feeds.feed(
+    feed = feeds.make(
         tf.data.Dataset.from_tensor_slices((X, Y)).batch(4), None, None, batch_size=None
     )
     feed.restart()
@@ -111,7 +111,7 @@ def test_keras_may_be_told_to_run_fewer_steps(feeds):
     keras.config.set_max_steps_per_epoch(2)
     try:
         found = [
-            feeds.feed(X, Y, None, batch_size=2, steps=steps).epoch(0).steps
+            feeds.make(X, Y, None, batch_size=2, steps=steps).epoch(0).steps
             for steps in (None, 1, 4)
         ]
     finally:

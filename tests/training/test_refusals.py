@@ -258,7 +258,7 @@ def test_endless_data_without_steps(mirrored):
     endless = tf.data.Dataset.from_tensor_slices((X, Y)).batch(4).repeat()
     refused(model, "steps_per_epoch", x=endless, y=None)
     refused(model, "batch_size", x=endless, y=None, batch_size=4)
-    refused(model, "beside data", x=endless, y=Y)
+    refused(model, "as well as data", x=endless, y=Y)
 
 
 def test_a_step_that_takes_a_row_which_its_replica_does_not_have(mirrored):

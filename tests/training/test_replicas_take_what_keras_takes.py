@@ -293,18 +293,14 @@ def test_batches_may_vary_in_length(devices):
         assert losses[2] == pytest.approx(losses[0], rel=1e-6)
 
 
-def test_a_generator_that_has_ended_leaves_later_epochs_empty(devices, monkeypatch):
-    from tfdist.training.input import adapters
-
-    told = []
-    monkeypatch.setattr(adapters.LOGGER, "warning", lambda text, *parts: told.append(text % parts))
+def test_a_generator_that_has_ended_leaves_later_epochs_empty(devices):
     with tfdist.mirrored_strategy(devices[:2]).scope():
         model = linear()
     batches = ((numbers(4, seed=i), numbers(4, 1, seed=i)) for i in range(3))
-    history = tfdist.Trainer(model).fit(batches, epochs=2, verbose=0)
+    with pytest.warns(UserWarning, match="ran out of data.*ended after 0 steps of epoch 2"):
+        history = tfdist.Trainer(model).fit(batches, epochs=2, verbose=0)
     assert len(history.history["loss"]) == 2
     assert int(model.optimizer.iterations.numpy()) == 3
-    assert told and "nothing for epoch 2" in told[-1]
 
 
 def test_a_part_may_be_none(devices):

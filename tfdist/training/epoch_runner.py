@@ -10,7 +10,8 @@ import keras
 
 from tfdist.errors import ConfigError
 from tfdist.keras_internals import is_default_hook
-from tfdist.training.input.feed import AnyFeed, Epoch
+from tfdist.training.input.epoch import Epoch
+from tfdist.training.input.feed import Feed
 from tfdist.training.loops.base import Loop
 from tfdist.training.options import StepLimit
 from tfdist.training.session import Session, StepListener
@@ -72,7 +73,7 @@ def evaluate_epoch(
 
 
 def train(
-    feed: AnyFeed,
+    feed: Feed,
     epoch: Epoch,
     loop: Loop,
     every: keras.callbacks.CallbackList,
@@ -110,7 +111,7 @@ def train(
 
 def evaluate(
     model: keras.Model,
-    feed: AnyFeed,
+    feed: Feed,
     epoch: Epoch,
     loop: Loop,
     every: keras.callbacks.CallbackList,
@@ -150,7 +151,7 @@ def evaluate(
 
 def predict(
     model: keras.Model,
-    feed: AnyFeed,
+    feed: Feed,
     epoch: Epoch,
     loop: Loop,
     every: keras.callbacks.CallbackList,

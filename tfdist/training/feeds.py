@@ -14,10 +14,9 @@ import tensorflow as tf
 from tfdist.collectives.process_group import ProcessGroup
 from tfdist.errors import ConfigError
 from tfdist.strategy.kinds import kind_of
-from tfdist.training.input.adapters import make_feed, split_arrays
 from tfdist.training.input.check import check_batched, check_given, check_kind
-from tfdist.training.input.feed import AnyFeed
-from tfdist.training.input.keras_adapters import make_keras_feed, split_validation
+from tfdist.training.input.feed import Feed
+from tfdist.training.input.make_feed import make_feed, split_validation
 from tfdist.validation import quote, whole_number
 
 
@@ -27,7 +26,7 @@ class Feeds:
     Args:
         model: The model that is trained.
         group: The processes that train it.
-        of_keras: Whether Keras' own adapters read the data, for one device.
+        of_keras: Whether the data is fed as by Keras, to one device.
         steps_a_call: Returns the number of steps that Keras makes per call.
         look_at: Called with all data, to reject data that each worker would read in another order.
 
@@ -60,10 +59,10 @@ class Feeds:
         # NumPy's generator is what keras.utils.set_random_seed seeds.
         return self._group.exchange(int(np.random.randint(2**31 - 1)))[0]
 
-    def feed(
+    def make(
         self, x: Any, y: Any, sample_weight: Any, *, batch_size: int | None, **more: Any
-    ) -> AnyFeed:
-        """Makes the feed of any data; see `make_feed` and `make_keras_feed`."""
+    ) -> Feed:
+        """Makes the feed of any data; see `make_feed`."""
         check_given(x, y)
         if batch_size:
             whole_number("batch_size", batch_size)
@@ -78,34 +77,26 @@ class Feeds:
             self.sources.append(x)
         if isinstance(x, tf.data.Dataset):
             check_batched(x, self._model, divides=not self._of_keras)
-        if self._of_keras:
-            more["steps_a_call"] = self._steps_a_call()
-            return make_keras_feed(x, y, sample_weight, batch_size=batch_size, **more)
-        check_kind(x)
         more["steps"] = more.get("steps") or None  # Keras takes 0 for all of them.
         most = keras.config.max_steps_per_epoch()
         if most:
             more["steps"] = min(more["steps"] or most, most)
-        layout = self._group.layout
-        return make_feed(
-            x,
-            y,
-            sample_weight,
-            layout=layout,
-            batch_size=batch_size,
-            hands_out_rows=self._hands_out_rows,
-            **more,
-        )
+        if self._of_keras:
+            more["steps_a_call"] = self._steps_a_call()
+        else:
+            check_kind(x)
+            more |= {"layout": self._group.layout, "hands_out_rows": self._hands_out_rows}
+        return make_feed(x, y, sample_weight, batch_size=batch_size, **more)
 
-    def validation(self, data: Any, batch_size: int | None, steps: int | None) -> AnyFeed | None:
+    def validation(self, data: Any, batch_size: int | None, steps: int | None) -> Feed | None:
         """Makes the feed of the argument `validation_data`; None for None."""
         if data is None:
             return None
         if isinstance(data, (tuple, list)):
             x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(tuple(data))
-            return self.feed(x, y, sample_weight, batch_size=batch_size, steps=steps)
+            return self.make(x, y, sample_weight, batch_size=batch_size, steps=steps)
         batch_size = batch_size if self._of_keras else None
-        return self.feed(data, None, None, batch_size=batch_size, steps=steps)
+        return self.make(data, None, None, batch_size=batch_size, steps=steps)
 
     def most_epochs(self, epochs: int) -> int:
         """Returns `epochs`, or the maximum that Keras is configured to run if that is smaller.
@@ -121,7 +112,9 @@ class Feeds:
             ) from None
         return min(epochs, keras.config.max_epochs() or epochs)
 
-    def split(self, arrays: tuple[Any, Any, Any], fraction: float, given: Any) -> tuple[Any, Any]:
+    def hold_out(
+        self, arrays: tuple[Any, Any, Any], fraction: float, given: Any
+    ) -> tuple[Any, Any]:
         """Splits arrays into training and validation data.
 
         Args:
@@ -129,13 +122,11 @@ class Feeds:
             fraction: The fraction to validate on; 0 for none.
             given: The argument `validation_data`, which is used instead of the split if given.
         """
-        if not fraction or (self._of_keras and given is not None):
+        if not fraction or given is not None:
             return arrays, given
-        split = split_validation if self._of_keras else split_arrays
-        arrays, held_out = split(*arrays, fraction)
-        return arrays, given if given is not None else held_out
+        return split_validation(*arrays, fraction)
 
-    def global_batch(self, feed: AnyFeed, *, needed: bool) -> int:
+    def global_batch(self, feed: Feed, *, needed: bool) -> int:
         """Returns the rows of the global batch; 0 if not needed and only known by reading data."""
         if not feed.whole:
             return sum(self._group.exchange(feed.rows))

@@ -20,7 +20,7 @@ from tfdist.runtime.sigterm import Sigterm
 from tfdist.training.checkpoint import callback_state
 from tfdist.training.checkpoint.manager import Checkpoints
 from tfdist.training.checkpoint.saved import Position, Saved
-from tfdist.training.input.feed import AnyFeed
+from tfdist.training.input.feed import Feed
 from tfdist.training.input.intake import of_waiting
 from tfdist.training.loops.base import EpochProgress, Loop
 
@@ -304,7 +304,7 @@ def resume(
     start: Position,
     saved: Saved | None,
     checkpoints: Checkpoints | None,
-    feed: AnyFeed,
+    feed: Feed,
     loop: Loop,
     epochs: int,
 ) -> Position:

@@ -24,7 +24,8 @@ from tfdist.training.checkpoint.model_file import save_model
 from tfdist.training.checkpoint.saved import Position
 from tfdist.training.epoch_runner import evaluate, predict, train
 from tfdist.training.feeds import Feeds, validation_is_due
-from tfdist.training.input.feed import AnyFeed, Epoch
+from tfdist.training.input.epoch import Epoch
+from tfdist.training.input.feed import Feed
 from tfdist.training.loops.select import Loops
 from tfdist.training.model.alone import check_made_for_cluster
 from tfdist.training.model.support import check, strategy_of
@@ -210,11 +211,11 @@ class Trainer(Rows):
         check(self.model, self.strategy, runs_keras_steps=self._keras_steps)
         epochs = self._feeds.most_epochs(epochs)
         data = (x, y, sample_weight)
-        data, validation_data = self._feeds.split(data, validation_split, validation_data)
+        data, validation_data = self._feeds.hold_out(data, validation_split, validation_data)
         saved = self._checkpoints.find(self._position.fit + 1) if self._checkpoints else None
         seed = self._feeds.draw_seed(data[0]) if shuffle else 0
         seed = saved.position.seed if saved is not None else seed
-        feed = self._feeds.feed(
+        feed = self._feeds.make(
             *data,
             batch_size=batch_size,
             shuffle=shuffle,
@@ -309,7 +310,7 @@ class Trainer(Rows):
             ['loss', 'mae']
         """
         check(self.model, self.strategy, runs_keras_steps=self._keras_steps)
-        feed = self._feeds.feed(x, y, sample_weight, batch_size=batch_size, steps=steps)
+        feed = self._feeds.make(x, y, sample_weight, batch_size=batch_size, steps=steps)
         self._loops.loop(feed)
         feed.restart()
         epoch = feed.epoch(0, self._group.exchange)
@@ -338,7 +339,7 @@ class Trainer(Rows):
             >>> trainer.predict(x, verbose=0).shape
             (64, 1)
         """
-        feed = self._feeds.feed(x, None, None, batch_size=batch_size, steps=steps)
+        feed = self._feeds.make(x, None, None, batch_size=batch_size, steps=steps)
         loop = self._loops.loop(feed, training=False)
         exchange = self._group.exchange
         epoch = feed.epoch(0, exchange)
@@ -358,14 +359,14 @@ class Trainer(Rows):
         if self._group.is_chief:
             save_model(self.model, path)
 
-    def _validate(self, feed: AnyFeed, every: Any, session: Session) -> dict[str, Any]:
+    def _validate(self, feed: Feed, every: Any, session: Session) -> dict[str, Any]:
         feed.restart()
         epoch = feed.epoch(0, self._group.exchange)
         logs = self._evaluate(feed, epoch, every, session)
         return {f"val_{name}": value for name, value in logs.items()}
 
     def _evaluate(
-        self, feed: AnyFeed, epoch: Epoch, every: Any, listener: StepListener
+        self, feed: Feed, epoch: Epoch, every: Any, listener: StepListener
     ) -> dict[str, Any]:
         return evaluate(
             *(self.model, feed, epoch, self._loops.loop(feed), every, listener),

@@ -1,4 +1,4 @@
-"""Whatever a user hands over as data comes as the batches that Keras would make of it."""
+"""A dataset is read as often as Keras reads it, so that what reshuffles gives Keras' batches."""
 
 from __future__ import annotations
 
@@ -6,205 +6,86 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from keras.src.trainers.data_adapters import get_data_adapter
 
-from tfdist.collectives.layout import ReplicaLayout
-from tfdist.errors import ConfigError
-from tfdist.training.input import arrays
-from tfdist.training.input.adapters import make_feed, split_arrays
-from tfdist.training.input.arrays import pick
-
-X = np.arange(10, dtype="float64")[:, None]
-Y = np.arange(10) % 3
-ALONE = ReplicaLayout()
+import tfdist
+from tfdist.training.input.adapters import DatasetBatches
 
 
-def elements(x, y=None, sample_weight=None, *, epoch=0, first=0, layout=ALONE, **options) -> list:
-    """The elements of an epoch: data as arrays, and the rows it was cut from."""
-    feed = make_feed(x, y, sample_weight, layout=layout, **options)
-    feed.sample()
-    passed = feed.epoch(epoch, first=first)
-    found = []
-    while passed.peek() if passed.steps is None else first + len(found) < passed.steps:
-        data, rows = passed.pop()
-        found.append((tf.nest.map_structure(np.asarray, data), int(rows)))
-    return found
+def shuffled(rows=10, batch=4, known=True):
+    data = tf.data.Dataset.range(rows).shuffle(rows, seed=3).batch(batch)
+    return data if known else data.filter(lambda x: True)
 
 
-def batches(begin: int = 0) -> tf.data.Dataset:
-    return tf.data.Dataset.from_tensor_slices((X[begin:], Y[begin:])).batch(4)
+def batches_of(dataset):
+    return DatasetBatches(get_data_adapter(dataset))
 
 
-class Sequence(keras.utils.PyDataset):
-    def __len__(self):
-        return 3
-
-    def __getitem__(self, index):
-        piece = slice(4 * index, 4 * index + 4)
-        return [X[piece], X[piece]], Y[piece]
+def read(dataset):
+    return [batch.tolist() for batch in dataset.as_numpy_iterator()]
 
 
-def generated():
-    for index in range(3):
-        yield Sequence()[index]
+@pytest.mark.parametrize("known", [True, False])
+def test_the_first_batch_is_read_once(known):
+    orders = shuffled(known=known)
+    want = [read(orders) for _ in range(3)]
+    readings = batches_of(shuffled(known=known))
+    assert read(readings.first()) == want[0][:1]
+    assert read(readings.first()) == want[0][:1]
+    first = readings.epoch(0, 0)
+    assert int(first.cardinality()) == (3 if known else tf.data.UNKNOWN_CARDINALITY)
+    assert first.element_spec == orders.element_spec
+    assert read(first) == want[0]
+    readings.read_again(1 if known else 0)
+    assert read(readings.epoch(1, 0)) == want[2 if known else 1]
 
 
-def test_arrays_come_in_batches_as_float32_with_a_default_size():
-    (first, rows), *_, (last, _) = elements(X, Y, np.ones(10), batch_size=4)
-    assert [part.dtype for part in first] == ["float32", Y.dtype, "float32"]
-    assert rows == 4
-    assert last[0].tolist() == [[8], [9]]
-    many = np.zeros((70, 1), "int8")
-    assert [(len(x), x.dtype) for x, _ in elements(many)] == [(n, "int8") for n in (32, 32, 6)]
+@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize("peeks", [True, False])
+def test_a_resumed_epoch_is_that_of_the_run_it_resumes(known, peeks):
+    undisturbed = batches_of(shuffled(known=known))
+    epochs = []
+    for number in range(3):
+        epochs.append(read(undisturbed.epoch(number, 0)))
+        undisturbed.read_again(1 if known else 0)
+    for number in range(3):
+        resumed = batches_of(shuffled(known=known))
+        if peeks:
+            resumed.first()
+        resumed.pass_over(number * (2 if known else 1))
+        assert read(resumed.epoch(number, 1)) == epochs[number][1:]
 
 
-def test_structures_of_arrays_stay():
-    ((data, _),) = elements({"a": X, "b": [X, X + 1]}, {"p": Y}, batch_size=10)
-    x, y = data
-    assert sorted(x) == ["a", "b"]
-    assert isinstance(x["b"], tuple)  # tf.data takes lists for tensors.
-    assert x["b"][1][0, 0] == 1
-    assert y["p"].tolist() == Y.tolist()
+def test_data_without_a_batch_and_without_an_end():
+    empty = batches_of(shuffled().take(0))
+    assert read(empty.first()) == [] and read(empty.epoch(0, 0)) == []
+    endless = batches_of(shuffled().repeat())
+    endless.first()
+    dataset = endless.epoch(0, 0)
+    assert int(dataset.cardinality()) == tf.data.INFINITE_CARDINALITY
+    assert len(read(dataset.take(7))) == 7
 
 
-def test_an_element_that_is_no_tuple_is_the_inputs():
-    dataset = tf.data.Dataset.from_tensor_slices(X).batch(4)
-    assert elements(dataset)[0][0].tolist() == [[0], [1], [2], [3]]
-    named = tf.data.Dataset.from_tensor_slices({"a": X}).batch(4)
-    assert elements(named)[0][0]["a"].shape == (4, 1)
-    pair = tf.data.Dataset.from_tensor_slices(((X, X + 1),)).batch(4)
-    (inputs,) = elements(pair)[0][0]  # not inputs and targets
-    assert inputs[1].tolist() == [[1], [2], [3], [4]]
+@pytest.mark.filterwarnings("ignore:Your input ran out of data")
+@pytest.mark.parametrize("steps", [None, 5])
+@pytest.mark.parametrize("known", [True, False])
+def test_replicas_see_keras_batches(devices, steps, known):
+    x = np.random.default_rng(0).normal(size=(40, 3)).astype("float32")
 
+    def losses(fit_of, strategy):
+        with strategy.scope():
+            model = keras.Sequential(
+                [keras.Input((3,)), keras.layers.Dense(1, kernel_initializer="ones")]
+            )
+            model.compile(keras.optimizers.SGD(0.1), "mse")
+        data = tf.data.Dataset.from_tensor_slices((x, x[:, :1])).shuffle(40, seed=1).batch(8)
+        data = data if known else data.filter(lambda x, y: True)
+        history = fit_of(model)(data, epochs=4, steps_per_epoch=steps, shuffle=False, verbose=0)
+        return history.history["loss"]
 
-@pytest.mark.parametrize("kind", ["arrays", "dataset", "py_dataset", "generator", "function"])
-def test_any_kind_of_data_can_start_at_a_later_batch(kind):
-    data = {
-        "arrays": (X, Y),
-        "dataset": (batches(),),
-        "py_dataset": (Sequence(),),
-        "generator": (generated(),),
-        "function": (lambda context: batches(),),
-    }[kind]
-    options = {"batch_size": 4} if kind == "arrays" else {}
-    found = elements(*data, first=1, **options)
-    assert [data[-1].tolist() for data, _ in found] == [Y[4:8].tolist(), Y[8:].tolist()]
-    assert [rows for _, rows in found] == [4, 2]
-
-
-def test_each_worker_gets_its_part_and_knows_of_the_whole():
-    layout = ReplicaLayout(worker=1, workers=2, local_replicas=2, replicas=4)
-    for data in (batches(), Sequence()):
-        found = elements(data, layout=layout)
-        assert [part[-1].tolist() for part, _ in found] == [[2, 0], [0, 1], [0]]
-        assert [rows for _, rows in found] == [4, 4, 2]
-
-
-def test_a_function_is_given_what_it_takes_and_its_rows_are_the_workers_own():
-    seen = []
-
-    def function(context, epoch, first_batch):
-        seen.append((context.input_pipeline_id, context.num_input_pipelines, epoch, first_batch))
-        assert context.num_replicas_in_sync == 6
-        return batches(4 * first_batch)
-
-    layout = ReplicaLayout(worker=1, workers=3, local_replicas=2, replicas=6)
-    feed = make_feed(function, layout=layout)
-    assert not feed.whole
-    passed = feed.epoch(5, exchange=lambda length: [length] * 3, first=1)
-    assert seen == [(1, 3, 5, 1)]
-    assert [int(passed.pop()[1]) for _ in range(2)] == [4, 2]
-    assert make_feed(function, layout=ALONE).whole
-
-
-def test_data_that_reshuffles_goes_on_where_an_earlier_run_had_come():
-    def shuffled() -> tf.data.Dataset:
-        return tf.data.Dataset.from_tensor_slices(X).shuffle(10, seed=1).batch(10)
-
-    feed, again = (make_feed(shuffled(), layout=ALONE) for _ in range(2))
-    orders = []
-    for epoch in range(3):
-        orders.append(feed.epoch(epoch).pop()[0].numpy().ravel().tolist())
-        feed.end_epoch()
-    assert len({tuple(order) for order in orders}) == 3
-    again.resume(0, 2, 0)
-    assert again.epoch(2).pop()[0].numpy().ravel().tolist() == orders[2]
-    told = []
-    sequence = Sequence()
-    sequence.on_epoch_end = lambda: told.append(1)
-    make_feed(sequence, layout=ALONE).resume(1, 3, 0)
-    assert len(told) == 2
-
-
-@pytest.mark.parametrize(
-    "labels",
-    [Y, Y[:, None], Y.astype("float32"), np.eye(4, dtype="float32")[Y]],
-    ids=["whole", "column", "float", "one-hot"],
-)
-def test_class_weights_go_by_any_form_of_label(labels):
-    (((_, y, weight), _),) = elements(X, labels, batch_size=10, class_weight={0: 0.5, 1: 2.0})
-    assert y.shape == labels.shape
-    assert weight.tolist() == [{0: 0.5, 1: 2.0, 2: 1.0}[label] for label in Y]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "named"),
-    [
-        ({"x": Sequence(), "y": Y}, "y: given beside data"),
-        ({"x": Sequence(), "sample_weight": Y}, "sample_weight: given beside.*Sequence"),
-        ({"x": Sequence(), "batch_size": 4}, "batch_size: 4"),
-        ({"x": X, "y": {"p": Y}, "class_weight": {0: 1.0}}, "one target only"),
-        ({"x": X, "class_weight": {0: 1.0}}, "one target only"),
-        ({"x": X, "y": Y, "sample_weight": Y, "class_weight": {0: 1.0}}, "one of them"),
-    ],
-)
-def test_arguments_that_do_not_go_together(arguments, named):
-    with pytest.raises(ConfigError, match=named):
-        make_feed(**arguments, layout=ALONE).sample()
-
-
-def test_the_last_part_of_arrays_is_validated_on():
-    (x, y, none), (x_last, y_last, _) = split_arrays({"a": X}, Y, None, 0.25)
-    assert (len(x["a"]), len(y), none) == (7, 7, None)
-    assert x_last["a"].tolist() == X[7:].tolist()
-    assert y_last.tolist() == Y[7:].tolist()
-    for fraction in (0, 1, -0.5):
-        with pytest.raises(ConfigError, match="validation_split"):
-            split_arrays(X, Y, None, fraction)
-    for data in (tf.data.Dataset.range(3), lambda context: None):
-        with pytest.raises(ConfigError, match="arrays only"):
-            split_arrays(data, None, None, 0.5)
-
-
-def test_a_generator_may_give_sparse_tensors():
-    dense = np.diag([1.0, 2.0, 3.0]).astype("float32")
-    rows = [tf.sparse.from_dense(dense[:2]), tf.sparse.from_dense(dense[2:])]
-    feed = make_feed(iter(rows), layout=ALONE)
-    feed.sample()
-    epoch, found = feed.epoch(0), []
-    while epoch.peek():
-        data, count = epoch.pop()
-        found.append((tf.sparse.to_dense(data).numpy().tolist(), int(count)))
-    assert found == [(dense[:2].tolist(), 2), (dense[2:].tolist(), 1)]
-
-
-def test_rows_may_be_handed_out_to_be_picked_elsewhere():
-    shuffled = {"batch_size": 4, "shuffle": True, "seed": 3, "class_weight": {0: 0.5, 2: 3.0}}
-    labels = np.arange(len(X)) % 3
-    given = make_feed(X, labels, layout=ALONE, **shuffled).epoch(1, first=1)
-    handed = make_feed(X, labels, layout=ALONE, hands_out_rows=True, **shuffled).epoch(1, first=1)
-    assert given.resident_arrays is None
-    assert handed.steps == given.steps
-    while handed.taken < handed.steps - 1:
-        data, count = given.pop()
-        rows, same_count = handed.pop()
-        assert rows.dtype == "int64"
-        assert int(count) == int(same_count)
-        for part, picked in zip(data, pick(handed.resident_arrays, rows), strict=True):
-            np.testing.assert_array_equal(part, picked)
-
-
-def test_no_rows_are_handed_out_of_what_is_no_array_or_too_large(monkeypatch):
-    data = tf.data.Dataset.from_tensor_slices(X).batch(4)
-    assert make_feed(data, layout=ALONE, hands_out_rows=True).epoch(0).resident_arrays is None
-    monkeypatch.setattr(arrays, "_MOST_BYTES", 4 * len(X))
-    assert make_feed(X, layout=ALONE, hands_out_rows=True).epoch(0).resident_arrays is None
+    if steps and not known:
+        pytest.skip("Keras stops where data of unknown length ends")
+    want = losses(lambda model: model.fit, tf.distribute.get_strategy())
+    for make in (tfdist.mirrored_strategy, tfdist.central_storage_strategy):
+        found = losses(lambda model: tfdist.Trainer(model).fit, make(devices[:2]))
+        assert found == pytest.approx(want, rel=1e-5)

@@ -65,7 +65,7 @@ def test_the_last_dimension_that_keras_adds_by_itself_is_not_missed(devices):
 
 
 @pytest.mark.parametrize(
-    ("make", "said"),
+    ("make", "text"),
     [
         (lambda s: Loader(), "a Loader object is given"),
         (lambda s: "digits", "'digits' is given"),
@@ -77,13 +77,13 @@ def test_the_last_dimension_that_keras_adds_by_itself_is_not_missed(devices):
         ),
     ],
 )
-def test_what_cannot_be_divided_is_refused_by_name(devices, make, said):
+def test_what_cannot_be_divided_is_refused_by_name(devices, make, text):
     strategy = tfdist.mirrored_strategy(devices[:2])
-    with pytest.raises(ConfigError, match=f"data: {said}.*allowed: a tf.data.Dataset"):
+    with pytest.raises(ConfigError, match=f"data: {text}.*allowed: a tf.data.Dataset"):
         tfdist.Trainer(compiled(strategy)).fit(make(strategy), verbose=0)
 
 
-def test_what_can_be_divided_is_let_through(devices):
+def test_what_can_be_divided_is_accepted(devices):
     for x in (X, [X, X], {"a": X}, iter([X]), tf.constant(X), lambda context: 0):
         check_kind(x)
 
@@ -122,7 +122,7 @@ def test_a_broken_image_is_named(devices, images, broken, where):
     assert "Iterator::Root" not in str(caught.value)
 
 
-def test_a_file_that_went_away_is_named(devices, images):
+def test_a_file_that_was_removed_is_named(devices, images):
     source = tfdist.data.load(f"folder:{images}", image_size=16)
     path = images / "train" / "a" / "2.png"
     path.unlink()
@@ -130,23 +130,23 @@ def test_a_file_that_went_away_is_named(devices, images):
         train_on(source, strategies(devices)[0])
 
 
-def test_a_broken_image_of_a_dataset_of_the_users_is_one_line(devices, images):
+def test_a_broken_image_in_a_users_dataset_is_one_line(devices, images):
     images.joinpath("train", "a", "0.png").write_bytes(b"text")
     data = keras.utils.image_dataset_from_directory(
         images / "train", image_size=(16, 16), batch_size=2, verbose=False, shuffle=False
     )
     strategy = tfdist.one_device_strategy(devices[0])
-    for given, said in ((data, "0.png cannot be read"), (data.map(lambda x, y: (x, y)), "decoded")):
+    for given, text in ((data, "0.png cannot be read"), (data.map(lambda x, y: (x, y)), "decoded")):
         with strategy.scope():
             model = keras.Sequential(
                 [keras.Input((16, 16, 3)), keras.layers.Flatten(), keras.layers.Dense(1)]
             )
             model.compile("sgd", "mse")
-        with pytest.raises(ConfigError, match=f"data: .*{said}"):
+        with pytest.raises(ConfigError, match=f"data: .*{text}"):
             tfdist.Trainer(model).fit(given, verbose=0)
 
 
-def test_other_errors_are_nobodys(images):
+def test_other_errors_are_not_about_images(images):
     class Source:
         file_paths = tuple(str(path) for path in images.glob("*/*/*.png"))
 

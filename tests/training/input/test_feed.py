@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from tfdist.collectives.layout import ReplicaLayout
 from tfdist.errors import ConfigError
-from tfdist.training.input.adapters import make_feed
 from tfdist.training.input.feed import Feed
+from tfdist.training.input.make_feed import make_feed
 
 X = np.arange(10, dtype="float32")[:, None]
 Y = np.arange(10, dtype="int32")
@@ -75,27 +75,28 @@ def test_generator_loses_nothing_to_the_sample():
     assert rows(feed, 1) == [[4, 5], [6, 7]]
 
 
-def test_fixed_steps_go_on_from_epoch_to_epoch_and_begin_again_at_the_end():
+def test_fixed_steps_continue_from_epoch_to_epoch_and_begin_again_at_the_end():
     dataset = tf.data.Dataset.from_tensor_slices((X, Y)).batch(4)
     feed = make_feed(dataset, layout=ReplicaLayout(), steps=2)
-    assert [rows(feed, epoch) for epoch in range(3)] == [
-        [[0, 1, 2, 3], [4, 5, 6, 7]],
-        [[8, 9]],
-        [[0, 1, 2, 3], [4, 5, 6, 7]],
-    ]
+    with pytest.warns(UserWarning, match="after 1 of the 2 steps of epoch 2"):
+        assert [rows(feed, epoch) for epoch in range(3)] == [
+            [[0, 1, 2, 3], [4, 5, 6, 7]],
+            [[8, 9]],
+            [[0, 1, 2, 3], [4, 5, 6, 7]],
+        ]
     feed.restart()
     assert rows(feed, 3)[0] == [0, 1, 2, 3]
 
 
-def test_data_of_unknown_length_begins_again_where_it_ends_within_an_epoch(capsys):
+def test_data_of_unknown_length_begins_again_where_it_ends_within_an_epoch():
     dataset = tf.data.Dataset.from_tensor_slices((X, Y)).batch(4).filter(lambda *_: True)
     feed = make_feed(dataset, layout=ReplicaLayout(), steps=2)
     whole = [[0, 1, 2, 3], [4, 5, 6, 7]]
-    assert [rows(feed, epoch) for epoch in range(3)] == [whole, [[8, 9]], whole]
-    assert "it ended after 1 of the 2 steps" in capsys.readouterr().err
+    with pytest.warns(UserWarning, match="ended after 1 of the 2 steps of epoch 2"):
+        assert [rows(feed, epoch) for epoch in range(3)] == [whole, [[8, 9]], whole]
 
 
-def test_py_dataset_is_told_of_the_end_of_an_epoch():
+def test_py_dataset_is_notified_of_the_end_of_an_epoch():
     import keras
 
     class Turning(keras.utils.PyDataset):
@@ -139,7 +140,7 @@ def test_empty_shard_stands_by_with_zeros():
 
 
 @pytest.mark.parametrize("known", [True, False])
-def test_shorter_shard_goes_on_with_nothing(known):
+def test_shorter_shard_continues_with_nothing(known):
     dataset = tf.data.Dataset.from_tensor_slices((X, Y)).batch(5)
     if not known:
         dataset = dataset.filter(lambda x, y: True)

@@ -1,4 +1,4 @@
-"""How long steps wait for data is measured, and said where it is much."""
+"""How long steps wait for data is measured, and reported where it is long."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def slow_data(batches=4, seconds=SLEEP):
     return tf.data.Dataset.from_tensor_slices(x).batch(4, drop_remainder=True).map(slowly)
 
 
-def test_the_wait_for_elements_adds_up_and_is_told_once(tmp_path):
+def test_the_wait_for_elements_adds_up_and_is_returned_once(tmp_path):
     taking = Intake(str(tmp_path / "fed"))
     taken = tf.function(lambda iterator: taking.take(iterator)[0])
     iterator = iter(slow_data())
@@ -41,7 +41,7 @@ def test_the_wait_for_elements_adds_up_and_is_told_once(tmp_path):
     assert (tmp_path / "fed").exists()
 
 
-def test_elements_that_are_there_are_not_waited_for():
+def test_ready_elements_are_not_waited_for():
     taking = Intake()
     taken = tf.function(lambda iterator: taking.take(iterator))
     iterator = iter(tf.data.Dataset.range(100).prefetch(100))
@@ -52,7 +52,7 @@ def test_elements_that_are_there_are_not_waited_for():
 
 
 @pytest.mark.parametrize(
-    ("waited", "total", "reads_all", "says"),
+    ("waited", "total", "reads_all", "text"),
     [
         (1.0, 1.0, True, ""),
         (19.0, 100.0, True, ""),
@@ -60,14 +60,14 @@ def test_elements_that_are_there_are_not_waited_for():
         (6.0, 10.0, False, "(60 %): the data set is slower than the steps"),
     ],
 )
-def test_a_warning_is_for_much_waiting_and_gives_the_reason(waited, total, reads_all, says):
+def test_a_warning_is_for_much_waiting_and_gives_the_reason(waited, total, reads_all, text):
     warning = of_waiting(waited, total, reads_all=reads_all)
-    assert says in warning
-    assert bool(warning) == bool(says)
+    assert text in warning
+    assert bool(warning) == bool(text)
 
 
 @pytest.mark.parametrize("name", ["mirrored", "one_device"])
-def test_training_says_once_that_it_waits(name, devices, monkeypatch, caplog):
+def test_training_warns_once_that_it_waits(name, devices, monkeypatch, caplog):
     monkeypatch.setattr(intake, "_SECONDS", 2 * SLEEP)
     strategy = (
         tfdist.mirrored_strategy(devices) if name == "mirrored" else tfdist.one_device_strategy()
@@ -82,6 +82,6 @@ def test_training_says_once_that_it_waits(name, devices, monkeypatch, caplog):
         tfdist.Trainer(model).fit(data, epochs=2, verbose=0)
     finally:
         logging.getLogger("tfdist").removeHandler(caplog.handler)
-    said = [record.getMessage() for record in caplog.records if "waited" in record.getMessage()]
-    assert len(said) == 1
-    assert "slower than the steps" in said[0]
+    warnings = [record.getMessage() for record in caplog.records if "waited" in record.getMessage()]
+    assert len(warnings) == 1
+    assert "slower than the steps" in warnings[0]

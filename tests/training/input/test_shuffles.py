@@ -1,4 +1,4 @@
-"""What each worker would read in an order of its own is found in the graph of a dataset."""
+"""What each worker would read in another order is found in the graph of a dataset."""
 
 from __future__ import annotations
 

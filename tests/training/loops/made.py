@@ -14,7 +14,8 @@ from tfdist.collectives.layout import ReplicaLayout
 from tfdist.collectives.process_group import ProcessGroup
 from tfdist.collectives.worker_flags import WorkerFlags
 from tfdist.training.feeds import Feeds
-from tfdist.training.input.feed import AnyFeed, Feed
+from tfdist.training.input.adapters import FunctionBatches
+from tfdist.training.input.feed import Feed, ShardedFeed
 from tfdist.training.loops.select import LoopOptions, Loops
 
 RATE = 2.0**-4
@@ -55,20 +56,21 @@ def loops_of(model: keras.Model, **options: Any) -> Loops:
     return Loops(model, group, WorkerFlags(), LoopOptions(**options))
 
 
-def feed_of(loops: Loops, x: Any = X, y: Any = None, **options: Any) -> AnyFeed:
+def feed_of(loops: Loops, x: Any = X, y: Any = None, **options: Any) -> Feed:
     """The feed of arrays, in batches of four, or of anything else, as a Trainer makes it."""
     if x is X:
         y, options = Y, {"batch_size": BATCH} | options
     of_keras = loops.runs_keras_steps
     feeds = Feeds(loops._model, loops._group, of_keras=of_keras, steps_a_call=lambda: 1)
-    return feeds.feed(x, y, None, **({"batch_size": None} | options))
+    return feeds.make(x, y, None, **({"batch_size": None} | options))
 
 
-def shard_feed(batch: int = BATCH) -> Feed:
+def shard_feed(batch: int = BATCH) -> ShardedFeed:
     """Batches of a worker's own: only together do the workers know the size of a global one."""
     rows = tf.data.Dataset.from_tensor_slices((X, Y)).batch(batch)
-    elements = rows.map(lambda x, y: ((x, y), tf.shape(x)[0]))
-    return Feed(lambda number, first: elements, whole=False, layout=ReplicaLayout())
+    layout = ReplicaLayout()
+    batches = FunctionBatches(lambda context: rows, layout, None)
+    return ShardedFeed(batches, layout=layout, whole=False)
 
 
 def plain_weights(batch: int = BATCH, epochs: int = 1) -> list[float]:

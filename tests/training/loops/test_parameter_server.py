@@ -23,7 +23,7 @@ from tests.training.loops.made import (
 )
 from tfdist.collectives.layout import ReplicaLayout
 from tfdist.training.epoch_runner import predict_epoch
-from tfdist.training.input.adapters import make_feed
+from tfdist.training.input.make_feed import make_feed
 from tfdist.training.loops import grouping, parameter_server
 from tfdist.training.loops.parameter_server import ParameterServerLoop
 from tfdist.training.step.build import build

@@ -18,7 +18,7 @@ from tfdist.training.agreement.description import (
     describe_rates,
     describe_variables,
 )
-from tfdist.training.input.feed import AnyFeed, Feed
+from tfdist.training.input.feed import Feed, ShardedFeed
 from tfdist.training.input.shuffles import is_random, require_an_order
 from tfdist.training.options import TrainerOptions
 
@@ -76,14 +76,14 @@ class WorkerConsistency:
         if self._needed:
             require_an_order(argument, data)
 
-    def check_first_batch(self, feed: AnyFeed) -> None:
+    def check_first_batch(self, feed: Feed) -> None:
         """Compares the first global batch, where all workers read the whole of it.
 
         Raises:
             ConfigError: It differs.
         """
         data, self._data = self._data, None
-        if not isinstance(feed, Feed):  # One device's.
+        if not isinstance(feed, ShardedFeed):  # One device's.
             return
         first, feed.first_batch = feed.first_batch, None
         if self._needed and feed.whole and first is not None:

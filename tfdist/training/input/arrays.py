@@ -2,155 +2,149 @@
 
 from __future__ import annotations
 
-import dataclasses
+import numbers
 from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
+from typing_extensions import override
 
 from tfdist.errors import ConfigError
+from tfdist.keras_internals import ArrayDataAdapter, array_parts, array_slicing
+from tfdist.training.input.adapters import Batches
+from tfdist.training.input.batch import unpack
 
 # Arrays of more bytes are not copied to other tasks: gRPC sends no message of 2 GB.
 _MOST_BYTES = 1 << 30
 
 
-@dataclasses.dataclass(frozen=True)
-class Arrays:
-    """Arrays with a row for each example.
+class ArrayBatches(Batches):
+    """Batches of arrays with a row for each example.
+
+    Args:
+        adapter: Keras' adapter for the arrays.
+        shuffle: Whether to shuffle them in each epoch; "batch" does so within their batches.
+        seed: The order depends on it and the epoch.
+        of_any_size: Whether a graph knows the number of rows of no batch; else it does as in
+            Keras, where all batches have the same.
 
     Attributes:
-        tensors: A structure of tensors.
+        tensors: The arrays, as a structure of tensors.
     """
 
-    tensors: Any
+    def __init__(
+        self, adapter: ArrayDataAdapter, shuffle: bool | str, seed: int, *, of_any_size: bool
+    ) -> None:
+        super().__init__(adapter)
+        arrays, self._count, self._batch = array_parts(adapter)
+        self._shuffle = shuffle
+        self._seed = seed
+        self._of_any_size = of_any_size
+        arrays = array_slicing.convert_to_sliceable(arrays, target_backend="tensorflow")
+        with tf.device("CPU:0"):
+            self.tensors = keras.tree.map_structure(_tensor, keras.tree.lists_to_tuples(arrays))
 
     @property
-    def rows(self) -> int:
-        """The number of rows."""
-        return int(self._leaves[0].shape[0])
+    @override
+    def element_spec(self) -> Any:
+        return self.epoch(0, 0).element_spec
+
+    @property
+    @override
+    def rows(self) -> int | None:
+        return min(self._batch, self._count)
 
     @property
     def are_small(self) -> bool:
         """Whether other tasks may have copies."""
-        return sum(leaf.shape.num_elements() * leaf.dtype.size for leaf in self._leaves) < (
-            _MOST_BYTES
-        )
+        leaves = [leaf for leaf in tf.nest.flatten(self.tensors) if leaf is not None]
+        return sum(leaf.shape.num_elements() * leaf.dtype.size for leaf in leaves) < _MOST_BYTES
 
-    @property
-    def _leaves(self) -> list[tf.Tensor]:
-        return [leaf for leaf in tf.nest.flatten(self.tensors) if leaf is not None]
+    @override
+    def epoch(self, number: int, first: int) -> tf.data.Dataset:
+        data = tf.data.Dataset.from_tensors(self.tensors).repeat()
+        dataset = tf.data.Dataset.zip((self.rows_of_epoch(number, first), data))
+        dataset = dataset.map(_rows, num_parallel_calls=tf.data.AUTOTUNE)
+        options = tf.data.Options()
+        options.experimental_optimization.apply_default_optimizations = False
+        return dataset.with_options(options).prefetch(tf.data.AUTOTUNE)
 
-    def order(
-        self, epoch: int, first: int, batch: int, *, shuffle: bool, seed: int
-    ) -> tf.data.Dataset:
+    def rows_of_epoch(self, number: int, first: int) -> tf.data.Dataset:
         """Returns a dataset of the numbers of each batch's rows, from batch `first` on."""
-        order = np.arange(self.rows)
-        if shuffle:
-            order = np.random.default_rng((seed, epoch)).permutation(self.rows)
-        return tf.data.Dataset.from_tensor_slices(order[first * batch :]).batch(batch)
+        order = self._order(number)
+        whole = max(self._count // self._batch, first)
+        # As in Keras the batch size is static if the last batch is full.
+        rows = order[first * self._batch : whole * self._batch].reshape(-1, self._batch)
+        indices = tf.data.Dataset.from_tensor_slices(rows)
+        rest = order[whole * self._batch :]
+        if len(rest) or self._of_any_size:
+            indices = indices.concatenate(tf.data.Dataset.from_tensors(rest).take(len(rest)))
+        return indices
+
+    def _order(self, epoch: int) -> np.ndarray:
+        random = np.random.default_rng((self._seed, epoch))
+        order = np.arange(self._count)
+        if not self._count or not self._shuffle:
+            return order
+        if self._shuffle == "batch":
+            starts = range(0, self._count, self._batch)
+            return np.concatenate(
+                [random.permutation(order[at : at + self._batch]) for at in starts]
+            )
+        return random.permutation(self._count)
 
 
-def gather(tensors: Any, rows: tf.Tensor) -> Any:
-    """Returns some rows of each tensor of a structure; None stays."""
-    return tf.nest.map_structure(lambda t: None if t is None else tf.gather(t, rows), tensors)
+def pick(tensors: Any, rows: tf.Tensor) -> Any:
+    """Returns the batch of some rows of `ArrayBatches.tensors`."""
+    batch = _rows(rows, tensors)
+    return unpack(batch if isinstance(batch, tuple) else (batch,))
 
 
-def pick(held: Any, rows: tf.Tensor) -> Any:
-    """Returns a batch: an element, as a dataset has it.
+def check_arrays(x: Any, y: Any, sample_weight: Any, *, for_replicas: bool) -> None:
+    """Rejects arrays without rows, or with other numbers of rows.
 
     Args:
-        held: The tensors of `Arrays`, and the table of class weights or None.
-        rows: The numbers of the batch's rows.
-    """
-    tensors, weights = held
-    parts = gather(tensors, rows)
-    if weights is not None:
-        parts = weigh_classes(weights, *parts)
-    return unpack(parts)
-
-
-def read_arrays(x: Any, y: Any, sample_weight: Any) -> Arrays:
-    """Returns arrays that a user gave.
+        x: Arrays, or other data, which is accepted.
+        y: Targets, or None.
+        sample_weight: Weights, or None.
+        for_replicas: Whether several replicas share each batch.
 
     Raises:
         ConfigError: They are not arrays with the same number of rows.
     """
-    parts: Any = (x,) if y is None else (x, y)
-    if sample_weight is not None:
-        parts = (x, y, sample_weight)
-    parts = tuples(parts)
-    parts = tf.nest.map_structure(
-        lambda a: a if a is None or tf.is_tensor(a) else np.asarray(a), parts
-    )
-    arrays = [a for a in tf.nest.flatten(parts) if a is not None]
-    if any(isinstance(a, (tf.SparseTensor, tf.RaggedTensor)) for a in arrays):
-        raise ConfigError(
-            "data: a sparse or ragged tensor is given, whose rows cannot be picked one by one; "
-            "give tf.data.Dataset.from_tensor_slices(tensors).batch(n)"
-        )
-    if any(a.ndim == 0 for a in arrays):
+    leaves = [leaf for leaf in keras.tree.flatten((x, y, sample_weight)) if leaf is not None]
+    shapes = [getattr(leaf, "shape", None) for leaf in leaves]
+    if any(isinstance(leaf, numbers.Number) for leaf in leaves) or () in shapes:
         raise ConfigError(
             "data: a list of numbers or a number is given; allowed: arrays with a row for each "
             "example (numpy.array(...))"
         )
-    lengths = {int(a.shape[0]) for a in arrays}
-    if len(lengths) != 1:
+    if for_replicas and any(isinstance(x, (tf.SparseTensor, tf.RaggedTensor)) for x in leaves):
+        raise ConfigError(
+            "data: a sparse or ragged tensor is given, whose rows cannot be picked one by one; "
+            "give tf.data.Dataset.from_tensor_slices(tensors).batch(n)"
+        )
+    lengths = {int(shape[0]) for shape in shapes if shape is not None and shape[0] is not None}
+    if len(lengths) > 1:
         raise ConfigError(
             f"data: the arrays have {' and '.join(map(str, sorted(lengths)))} rows; "
             "allowed: the same number in all"
         )
 
-    def tensor(array: Any) -> tf.Tensor | None:
-        if array is None:
-            return None
-        # As in Keras.
-        kept = keras.config.floatx() if array.dtype == np.float64 else None
-        return tf.convert_to_tensor(array, kept)
 
-    return Arrays(tf.nest.map_structure(tensor, parts))
+def _tensor(array: Any) -> Any:
+    return array if array is None or tf.is_tensor(array) else tf.convert_to_tensor(array)
 
 
-def tuples(element: Any) -> Any:
-    """Replaces lists in a structure by tuples: tf.data would convert lists to tensors."""
-    if isinstance(element, dict):
-        return {key: tuples(value) for key, value in element.items()}
-    if isinstance(element, (list, tuple)):
-        return tuple(tuples(value) for value in element)
-    return element
+def _rows(indices: Any, data: Any) -> Any:
+    """Returns the rows `indices` of every array in `data`, as Keras' adapter does."""
 
+    def of(x: Any) -> Any:
+        if isinstance(x, array_slicing.TensorflowSparseWrapper):
+            return array_slicing.slice_tensorflow_sparse_wrapper(x, indices)
+        if isinstance(x, (list, tuple, dict)):
+            return None  # Its parts are visited next.
+        return tf.gather(x, indices, axis=0) if tf.is_tensor(x) else x
 
-def unpack(parts: tuple[Any, ...]) -> Any:
-    """Unpacks a dataset's element as Keras does: a tuple's parts are separate arguments."""
-    return parts if len(parts) > 1 or isinstance(parts[0], tuple) else parts[0]
-
-
-def table_of(class_weight: dict[int, float]) -> tf.Tensor:
-    """Returns weights of classes as a tensor, float32, by the classes' numbers; 1 for others."""
-    table = np.ones(max(class_weight) + 1, np.float32)
-    for label, weight in class_weight.items():
-        table[label] = weight
-    return tf.constant(table)
-
-
-def weigh_classes(table: tf.Tensor, *parts: Any) -> Any:
-    """Returns a batch `(x, y)` with sample weights by class.
-
-    Raises:
-        ConfigError: The batch is of another structure, or has sample weights.
-    """
-    if len(parts) == 3:
-        raise ConfigError(
-            "class_weight: given beside sample_weight; allowed: one of them (multiply the "
-            "class weights into the sample weights)"
-        )
-    if len(parts) != 2 or not tf.is_tensor(parts[1]):
-        raise ConfigError("class_weight: allowed with elements (x, y) of one target only")
-    x, y = parts
-    labels = y
-    if y.shape.rank is not None and y.shape.rank > 1:
-        labels = tf.argmax(y, -1) if y.shape[-1] != 1 else tf.squeeze(y, -1)
-    labels = tf.cast(tf.round(tf.cast(labels, tf.float32)), tf.int32)
-    known = labels < tf.shape(table)[0]
-    weights = tf.gather(table, tf.where(known, labels, 0))
-    return x, y, tf.where(known, weights, 1.0)
+    return keras.tree.traverse(of, data)

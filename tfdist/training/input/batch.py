@@ -1,4 +1,4 @@
-"""Counts and slices the rows of a batch, and makes a row for an empty one."""
+"""Counts and slices the rows of a batch of any structure, and makes a row for an empty one."""
 
 from __future__ import annotations
 
@@ -31,6 +31,11 @@ def rows_between(data: Any, begin: Any, end: Any) -> Any:
         return leaf[begin:end]
 
     return tf.nest.map_structure(cut, data)
+
+
+def unpack(parts: tuple[Any, ...]) -> Any:
+    """Unpacks a dataset's element as Keras does: a tuple's parts are separate arguments."""
+    return parts if len(parts) > 1 or isinstance(parts[0], tuple) else parts[0]
 
 
 def loosen(data: Any) -> Any:

@@ -10,7 +10,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tfdist.training.input.feed import AnyFeed, Epoch
+from tfdist.training.input.epoch import Epoch
+from tfdist.training.input.feed import Feed
 from tfdist.training.step.metrics import MetricTotals
 from tfdist.training.update.apply import Update
 
@@ -55,7 +56,7 @@ class Loop(abc.ABC):
     update: Update
     reads_all: bool = False
 
-    def build(self, feed: AnyFeed) -> None:  # noqa: B027
+    def build(self, feed: Feed) -> None:  # noqa: B027
         """Makes the model's variables before a checkpoint is read, where that is not done yet."""
 
     def take_sample(self, data: Any) -> None:  # noqa: B027

@@ -24,9 +24,9 @@ from tfdist.keras_internals import (
     pythonify_logs,
     results_or_logs,
 )
-from tfdist.training.input.feed import AnyFeed, Epoch
+from tfdist.training.input.epoch import Epoch
+from tfdist.training.input.feed import Feed
 from tfdist.training.input.intake import Intake
-from tfdist.training.input.keras_feed import KerasEpoch
 from tfdist.training.loops.base import EpochProgress, Loop
 from tfdist.training.update.apply import Update
 from tfdist.training.update.kernels import fused, within_steps
@@ -63,14 +63,14 @@ class OneDeviceLoop(Loop):
         self._test = _Calls(model, strategy, model.test_step, self._intake)
         self._logs: dict[str, Any] = {}
 
-    def build(self, feed: AnyFeed) -> None:
+    def build(self, feed: Feed) -> None:
         """Makes the variables that the first step would make, and runs none."""
         if self._model.run_eagerly:
             self.build_symbolically(feed)
         else:
             self._train.trace(feed.element_spec)
 
-    def build_symbolically(self, feed: AnyFeed) -> None:
+    def build_symbolically(self, feed: Feed) -> None:
         """Makes variables as Keras does under a strategy, where Keras can."""
 
         def of_leaf(spec: Any) -> Any:
@@ -193,7 +193,6 @@ class _Calls:
 
     def __call__(self, epoch: Epoch, steps: int) -> dict[str, Any]:
         """Runs steps on the next `steps` elements; returns the outputs of the last."""
-        assert isinstance(epoch, KerasEpoch)
         outputs: Any = {}
         if epoch.steps is None:
             for number in range(steps):
@@ -201,8 +200,6 @@ class _Calls:
                     break
                 outputs = self._from_optional(epoch.pop_optional())
             return _logs(outputs)
-        if epoch.is_ahead:
-            outputs, steps = self._from_optional(epoch.pop_optional()), steps - 1
         if self._several is not None and steps > 1:
             outputs = self._several(epoch.iterator, tf.constant(steps))
         else:

@@ -23,7 +23,7 @@ from tfdist.collectives.transport import SingleReplica
 from tfdist.strategy.beats import awaiting_workers
 from tfdist.training.input.arrays import pick
 from tfdist.training.input.batch import loosen, rows_of
-from tfdist.training.input.feed import Epoch
+from tfdist.training.input.epoch import Epoch
 from tfdist.training.loops.base import EpochProgress, Loop, plain
 from tfdist.training.loops.grouping import Grouping, stack, unstack
 from tfdist.training.model.inspection import compiled_optimizer
@@ -75,7 +75,7 @@ class ParameterServerLoop(Loop):
         self._most_under_way = _PER_WORKER * workers
         self._under_way: collections.deque[Any] = collections.deque()
         self._any_answered = False
-        self._held: Any = None
+        self._resident: Any = None
         # Where metrics need the outputs of a batch, these come back by themselves.
         self._grouping = Grouping(most=1) if self._gathers else Grouping(workers=workers)
         # A model that is not compiled predicts.
@@ -104,7 +104,7 @@ class ParameterServerLoop(Loop):
         Where nobody reads the logs, some may wait for the next call.
         """
         self._training = True
-        self._held = epoch.resident_arrays
+        self._resident = epoch.resident_arrays
         for _ in range(steps):
             data, _ = epoch.pop()
             if not self._grouping.takes(data):
@@ -177,10 +177,10 @@ class ParameterServerLoop(Loop):
         step = tf.constant(self._count, self._iterations.dtype)
         self._count += len(batches)
         if len(batches) == 1:
-            self._schedule(1, step, self._train, batches[0], self._held, step)
+            self._schedule(1, step, self._train, batches[0], self._resident, step)
         else:
             together = stack(batches)
-            self._schedule(len(batches), step, self._train_many, together, self._held, step)
+            self._schedule(len(batches), step, self._train_many, together, self._resident, step)
 
     def _write_count(self) -> None:
         """Writes the number of updates to the optimizer, which is on a ps."""
@@ -237,8 +237,8 @@ class ParameterServerLoop(Loop):
 
     # The functions below are traced, and run on a worker.
 
-    def _train_batch(self, data: Any, held: Any, step: tf.Tensor) -> Any:
-        piece = _whole(data, held)._replace(updates=step)
+    def _train_batch(self, data: Any, resident: Any, step: tf.Tensor) -> Any:
+        piece = _whole(data, resident)._replace(updates=step)
 
         def replica() -> ReplicaOutput:
             return self._step.train(piece, loss_scale=self.update.loss_scale())
@@ -253,13 +253,13 @@ class ParameterServerLoop(Loop):
         outputs = self._without_gaps(output.outputs)
         return pack(output.metrics), output.logs, outputs, tf.cast(~finite, step.dtype)
 
-    def _train_batches(self, stacked: Any, held: Any, step: tf.Tensor) -> Any:
+    def _train_batches(self, stacked: Any, resident: Any, step: tf.Tensor) -> Any:
         """Trains on batches one after another; returns each one's metrics, the last one's logs."""
         count = rows_of(stacked)
 
         def train(index: tf.Tensor, overflows: tf.Tensor) -> Any:
             before = step + tf.cast(index, step.dtype) - overflows
-            grown, logs, _, over = self._train(unstack(stacked, index), held, before)
+            grown, logs, _, over = self._train(unstack(stacked, index), resident, before)
             return grown, logs, overflows + over
 
         def body(index: tf.Tensor, arrays: Any, logs: Any, overflows: tf.Tensor) -> Any:
@@ -279,15 +279,15 @@ class ParameterServerLoop(Loop):
         )
         return [array.stack() for array in arrays], logs, [], overflows
 
-    def _test_batch(self, data: Any, held: Any) -> Any:
-        piece = _whole(data, held)
+    def _test_batch(self, data: Any, resident: Any) -> Any:
+        piece = _whole(data, resident)
         with self._step.intercepting():
             output = ReplicaOutput(*self._strategy.run(lambda: self._step.test(piece)))
         self._assign_changed(TEST, output.state)
         return pack(output.metrics), output.logs, self._without_gaps(output.outputs), 0
 
-    def _predict_batch(self, data: Any, held: Any) -> Any:
-        piece = _whole(data, held)
+    def _predict_batch(self, data: Any, resident: Any) -> Any:
+        piece = _whole(data, resident)
         with self._step.intercepting():
             outputs, state = self._strategy.run(lambda: self._step.predict(piece))
         self._assign_changed(PREDICT, state)
@@ -308,11 +308,11 @@ class ParameterServerLoop(Loop):
         return tf.nest.pack_sequence_as(self._outputs_like, whole)
 
 
-def _whole(data: Any, held: Any) -> Slice:
+def _whole(data: Any, resident: Any) -> Slice:
     """Returns the slice that is a worker's whole batch, picked from what it holds if need be."""
     data = loosen(data)
-    if held is not None:
-        data = pick(held, data)
+    if resident is not None:
+        data = pick(resident, data)
     return Slice(data, rows_of(data), tf.constant(1.0))
 
 

@@ -18,7 +18,7 @@ from tfdist.errors import ConfigError
 from tfdist.keras_internals import compiled_parts
 from tfdist.runtime import shutdown
 from tfdist.strategy.kinds import kind_of
-from tfdist.training.input.feed import AnyFeed, Feed
+from tfdist.training.input.feed import Feed, ShardedFeed
 from tfdist.training.loops.base import Loop
 from tfdist.training.loops.one_device import OneDeviceLoop
 from tfdist.training.loops.parameter_server import ParameterServerLoop
@@ -106,7 +106,7 @@ class Loops:
             and kind_of(self._strategy).name in ("default", "one_device", "mirrored")
         )
 
-    def loop(self, feed: AnyFeed, *, training: bool = True) -> Loop:
+    def loop(self, feed: Feed, *, training: bool = True) -> Loop:
         """Returns the loop for this kind of data, with the model built.
 
         All workers must call it at the same point.
@@ -117,7 +117,7 @@ class Loops:
         """
         if self.runs_keras_steps:
             return self._one_device(feed)
-        assert isinstance(feed, Feed)
+        assert isinstance(feed, ShardedFeed)
         model = self._model
         sample = feed.sample()
         if training or not model.built:
@@ -159,7 +159,7 @@ class Loops:
             parts = f"the {batches} batches of an update"
         warn_of_mixed_rows(self._model, sample, parts, training=training)
 
-    def _one_device(self, feed: AnyFeed) -> Loop:
+    def _one_device(self, feed: Feed) -> Loop:
         """Returns one loop, until the model is compiled again."""
         model = self._model
         names = ("optimizer", "run_eagerly", "jit_compile")

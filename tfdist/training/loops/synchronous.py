@@ -16,7 +16,7 @@ from typing_extensions import override
 from tfdist.collectives.layout import ReplicaLayout, own_variable
 from tfdist.collectives.transport import Transport
 from tfdist.training.input.batch import loosen
-from tfdist.training.input.feed import Epoch
+from tfdist.training.input.epoch import Epoch
 from tfdist.training.input.intake import Intake
 from tfdist.training.loops.base import EpochProgress, Loop, plain
 from tfdist.training.step.metrics import MetricTotals

@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from tfdist.errors import ConfigError
-from tfdist.training.input.keras_adapters import make_keras_feed, split_validation
+from tfdist.training.input.make_feed import make_feed, split_validation
 
 X = np.arange(10, dtype="float32")[:, None]
 Y = np.arange(10)
@@ -16,7 +16,7 @@ Y = np.arange(10)
 
 def batches(*data, epoch=0, first=0, **options) -> list[list[int]]:
     """The targets of each batch of an epoch."""
-    passed = make_keras_feed(*data, **options).epoch(epoch, first=first)
+    passed = make_feed(*data, **options).epoch(epoch, first=first)
     found = []
     while passed.peek() if passed.steps is None else first + len(found) < passed.steps:
         found.append(np.asarray(passed.pop()[1]).tolist())
@@ -57,7 +57,7 @@ def test_any_data_comes_in_its_batches_from_any_of_them_on(kind):
     assert batches(*DATA[kind](), **options) == PAIRS
     if kind != "generator":  # What has been read of it is gone.
         assert batches(*DATA[kind](), first=3, **options) == PAIRS[3:]
-    assert make_keras_feed(*DATA[kind](), **options).rows == 2
+    assert make_feed(*DATA[kind](), **options).rows == 2
 
 
 def test_shuffled_arrays_differ_by_epoch_and_agree_by_seed():
@@ -80,7 +80,7 @@ def test_a_shuffled_py_dataset_keeps_its_batches():
     assert batches(Sequence(), shuffle=True, seed=1, first=2) == orders[0][2:]
     assert batches(Sequence(), shuffle=True, seed=2) != orders[0]
     data = Sequence()
-    feed = make_keras_feed(data)
+    feed = make_feed(data)
     feed.epoch(0)
     feed.end_epoch()
     assert data.ends == 1
@@ -88,14 +88,14 @@ def test_a_shuffled_py_dataset_keeps_its_batches():
 
 @pytest.mark.parametrize(("batch_size", "rows"), [(5, 5), (4, None)])
 def test_a_graph_knows_the_size_of_batches_that_are_all_of_one(batch_size, rows):
-    spec = make_keras_feed(X, Y, batch_size=batch_size).element_spec
+    spec = make_feed(X, Y, batch_size=batch_size).element_spec
     assert spec[0].shape.as_list() == [rows, 1]
 
 
 @pytest.mark.parametrize("kind", DATA)
 def test_class_weights_become_sample_weights(kind):
     options = {"batch_size": 2} if kind == "arrays" else {}
-    feed = make_keras_feed(
+    feed = make_feed(
         *DATA[kind](), class_weight=dict.fromkeys(range(10), 1.0) | {1: 3.0}, **options
     )
     *_, weights = feed.epoch(0).pop()
@@ -103,15 +103,15 @@ def test_class_weights_become_sample_weights(kind):
 
 
 def test_steps_are_those_of_whole_calls():
-    feed = make_keras_feed(X, Y, batch_size=2, steps=3, steps_a_call=2)
+    feed = make_feed(X, Y, batch_size=2, steps=3, steps_a_call=2)
     assert feed.epoch(0).steps == 4
 
 
 def test_what_keras_refuses_is_said_in_one_line():
     with pytest.raises(ConfigError, match="^data: [^\n]*$"):
-        make_keras_feed(X, Y[:3])
-    with pytest.raises(ConfigError, match="^data: [^\n]*$"):
-        make_keras_feed(Sequence(), Y)
+        make_feed(X, Y[:3])
+    with pytest.raises(ConfigError, match="^y: given as well as data[^\n]*$"):
+        make_feed(Sequence(), Y)
 
 
 def test_the_last_part_is_validated_on():
@@ -119,5 +119,5 @@ def test_the_last_part_is_validated_on():
     assert (len(x), len(y), weight) == (7, 7, None)
     assert np.asarray(y_last).tolist() == [7, 8, 9]
     assert np.asarray(x_last).tolist() == X[7:].tolist()
-    with pytest.raises(ConfigError, match="^data: "):
+    with pytest.raises(ConfigError, match="^validation_split: "):
         split_validation(tf.data.Dataset.range(3), None, None, 0.5)
