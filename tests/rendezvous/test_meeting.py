@@ -495,8 +495,11 @@ def test_who_lacks_the_secret_neither_joins_nor_ends_the_job(
     assert results == [None]
 
 
-def test_512_tasks_meet_with_a_few_connections_each(monkeypatch: pytest.MonkeyPatch) -> None:
-    count, calls = 512, 0
+@pytest.mark.parametrize("count", [128, pytest.param(512, marks=pytest.mark.long)])
+def test_many_tasks_meet_with_a_few_connections_each(
+    count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = 0
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     (first,) = tasks(spec(count), 0)

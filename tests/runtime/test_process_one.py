@@ -281,6 +281,7 @@ def test_in_training_that_saves_nothing(start):
 
 
 @pytest.mark.cluster
+@pytest.mark.long
 def test_in_training_that_saves(start, tmp_path):
     process = start(*_TRAIN, "--checkpoint-dir", str(tmp_path / "saved"))
     process.said("epoch 1/500 done")
@@ -303,7 +304,8 @@ def test_in_a_collective_that_waits_for_a_peer(start):
 
 
 @pytest.mark.cluster
-@pytest.mark.parametrize("role", [pytest.param("worker/0", marks=pytest.mark.long), "chief/0"])
+@pytest.mark.long
+@pytest.mark.parametrize("role", ["worker/0", "chief/0"])
 def test_beside_parameter_servers(start, role):
     config = configs(chief=1, ps=1, worker=1)
     tasks = {name: start(*_TRAIN, TF_CONFIG=text) for name, text in config.items()}

@@ -63,7 +63,7 @@ def test_what_it_logs_at_its_start_is_filtered(
     assert (done.stdout, done.stderr) == (f"True {level}\n", "a warning\nan error\n")
 
 
-@pytest.mark.parametrize("imported", ["tensorflow", "keras"])
+@pytest.mark.parametrize("imported", ["keras", pytest.param("tensorflow", marks=pytest.mark.long)])
 def test_a_script_that_imports_tfdist_first_is_quiet_too(imported: str) -> None:
     program = (
         f"import sys, tfdist\nassert 'tensorflow' not in sys.modules\nimport {imported}\n"
