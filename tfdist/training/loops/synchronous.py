@@ -218,7 +218,7 @@ class SynchronousLoop(Loop):
         outputs = first_rows(outputs, piece.count)
         if self._layout.workers > 1:
             outputs = self._transport.gather(outputs)
-        return outputs, self._reduction.state(state, piece.weight)
+        return outputs, self._reduction.predicted_state(state, piece.weight)
 
 
 def _repeat(times: tf.Tensor, body: Callable[[], None]) -> None:

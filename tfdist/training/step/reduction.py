@@ -57,7 +57,7 @@ class Reduction:
         self._flags = flags
         self._weights_add_up = weights_add_up
 
-    def state(self, values: list[tf.Tensor], weight: tf.Tensor) -> list[tf.Tensor]:
+    def predicted_state(self, values: list[tf.Tensor], weight: tf.Tensor) -> list[tf.Tensor]:
         """Averages the floating-point state that the model changed on the replicas.
 
         Args:
