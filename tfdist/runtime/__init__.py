@@ -43,6 +43,6 @@ In other packages:
 - `training.step`, while it traces a step: `keras.Loss.__call__`, `reduce_weighted_values` of Keras'
   losses, `tf.GradientTape.gradient`; while it tries a step whether it mixes rows:
   `keras.layers.BatchNormalization.call`.
-- `keras_internals`: the functions by which the two above change TensorFlow's and Keras' classes, and
-  put them back; the methods of an optimizer that a step has wrapped.
+- `keras_internals`: the functions by which the two above change TensorFlow's and Keras' classes,
+  and put them back; the methods of an optimizer that a step has wrapped.
 """
