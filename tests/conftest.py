@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 from pathlib import Path
@@ -70,6 +71,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items.sort(key=lambda item: -seconds.get(str(item.path.relative_to(TESTS)), 0.0))
     else:
         items.sort(key=_rank)  # a stable sort: order inside a rank stays
+
+
+def pytest_collection_finish() -> None:
+    # What is imported by now stays, and is left out of every later collection.
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

@@ -389,6 +389,7 @@ def _become(request: dict[str, Any]) -> None:
 
 def _import_all() -> None:
     """Imports what programs of tests import, and starts nothing."""
+    import gc
     import importlib
     import pkgutil
 
@@ -400,6 +401,8 @@ def _import_all() -> None:
     for module in pkgutil.walk_packages(tfdist.__path__, "tfdist."):
         if not module.name.startswith(NOT_IMPORTED):
             importlib.import_module(module.name)
+    # A collection in a child would copy every page of them.
+    gc.freeze()
 
 
 def _stand_for(command: list[str]) -> int:

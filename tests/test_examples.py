@@ -55,7 +55,10 @@ def test_it_is_short(path):
 
 
 # What another one of them shows too.
-LONG = ("central_storage", "custom_training", "distributed_keras", "multi_worker_with_keras")
+LONG = (
+    *("central_storage", "mirrored", "parameter_server"),
+    *("custom_training", "distributed_keras", "multi_worker_with_keras"),
+)
 
 
 def each(paths: list[Path]) -> list[object]:

@@ -47,6 +47,7 @@ def test_a_worker_that_is_done_waits_for_one_that_still_saves(tmp_path):
 
 
 @pytest.mark.cluster
+@pytest.mark.long
 def test_a_worker_that_waits_for_one_that_is_lost_ends_to_start_again(tmp_path):
     dies = "time.sleep(3); os._exit(3)"
     (chiefs, first), (code, output) = run_workers(tmp_path, PROGRAM.replace("CHIEF", dies))

@@ -81,6 +81,7 @@ def test_a_folder_is_read_from_its_copy(photos: Path, tmp_path: Path) -> None:
     assert_same(batches(staged), expected)
 
 
+@pytest.mark.long
 def test_a_data_set_of_tfds_is_read_from_its_copy(tmp_path: Path) -> None:
     shared = tmp_path / "shared"
     own = load("digits", data_dir=shared)

@@ -215,8 +215,10 @@ for step in range(1000 if not again else 3):
     ("flags", "kind", "again"),
     [
         ("--workers 2", "sleep", "starting all tasks again"),
-        ("--workers 2", "stop", "starting all tasks again"),
-        ("--chief 1 --ps 1 --workers 2", "stop", "starting it again"),
+        pytest.param("--workers 2", "stop", "starting all tasks again", marks=pytest.mark.long),
+        pytest.param(
+            "--chief 1 --ps 1 --workers 2", "stop", "starting it again", marks=pytest.mark.long
+        ),
     ],
 )
 def test_a_stalled_task_is_lost_and_started_again(

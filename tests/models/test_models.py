@@ -72,6 +72,7 @@ def test_starting_weights(model, tmp_path):
         np.testing.assert_array_equal(got, want)
 
 
+@pytest.mark.long
 def test_starting_weights_for_other_classes(model, tmp_path):
     path = tmp_path / "saved.weights.h5"
     model.save_weights(path)
@@ -81,6 +82,7 @@ def test_starting_weights_for_other_classes(model, tmp_path):
         np.testing.assert_array_equal(got, want)
 
 
+@pytest.mark.long
 def test_weights_that_do_not_fit(model, tmp_path):
     model.save_weights(tmp_path / "colour.weights.h5")
     with pytest.raises(ConfigError, match=r"resnet50\(weights\): .* 1 channels") as caught:

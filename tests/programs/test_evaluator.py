@@ -26,6 +26,7 @@ FLAGS = {
 }
 
 
+@pytest.mark.long
 def test_it_comes_to_what_training_came_to(devices, tmp_path, capsys):
     from tfdist.programs import evaluator, train
 

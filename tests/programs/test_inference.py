@@ -57,6 +57,7 @@ def images(devices, tmp_path_factory):
     return folder, next(iter(read()))[0].numpy()
 
 
+@pytest.mark.long
 def test_it_evaluates_to_what_training_came_to(trained):
     from tfdist.programs import inference
 

@@ -177,6 +177,7 @@ def data():
 """
 
 
+@pytest.mark.long
 def test_data_of_a_function_is_trained_on_and_evaluated(devices, tmp_path, monkeypatch):
     from tfdist.programs import inference
     from tfdist.programs import train as run

@@ -35,6 +35,7 @@ print("FOUND", found[0], flush=True)
 
 
 @pytest.mark.cluster
+@pytest.mark.long
 def test_workers_need_not_build_their_second_strategy_at_once(tmp_path):
     said = []
     for code, output in run_workers(tmp_path, PROGRAM):

@@ -71,6 +71,7 @@ def test_on_one_device_the_numbers_are_those_of_keras(per_call, kind):
     assert called(tfdist.Trainer, per_call=per_call, kind=kind) == keras_own
 
 
+@pytest.mark.long
 def test_on_several_replicas_they_are_too_with_one_step_a_call(devices):
     mirrored = tfdist.mirrored_strategy(devices[:2])
     assert called(tfdist.Trainer, mirrored) == called(lambda model: model)

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
+
+from tests.selected import some
 
 X = np.random.default_rng(0).normal(size=(22, 3)).astype("float32")
 Y = np.random.default_rng(1).normal(size=(22, 1)).astype("float32")
@@ -71,8 +75,10 @@ def arguments(name):
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("name", DATA)
-@pytest.mark.parametrize("steps", [1, 3])
+@pytest.mark.parametrize(
+    ("name", "steps"),
+    some(itertools.product(DATA, [1, 3]), [("in_parts", 3), ("generator", 1), ("py_dataset", 3)]),
+)
 def test_epochs_are_those_of_keras(devices, name, steps):
     import tfdist
 
@@ -90,9 +96,14 @@ class Stop(Exception):
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("after", [2, 8])
 @pytest.mark.parametrize(
-    "name", ["reshuffled", "in_parts", "py_dataset", "arrays", "arrays_in_parts"]
+    ("name", "after"),
+    some(
+        itertools.product(
+            ["reshuffled", "in_parts", "py_dataset", "arrays", "arrays_in_parts"], [2, 8]
+        ),
+        [("reshuffled", 8), ("py_dataset", 2), ("arrays_in_parts", 8)],
+    ),
 )
 def test_training_goes_on_where_it_was(devices, tmp_path, name, after):
     import keras

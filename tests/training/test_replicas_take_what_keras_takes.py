@@ -88,7 +88,7 @@ class Told(keras.callbacks.Callback):
         return call
 
 
-@pytest.mark.parametrize("place", ["one_device", "mirrored"])
+@pytest.mark.parametrize("place", [pytest.param("one_device", marks=pytest.mark.long), "mirrored"])
 def test_callbacks_are_told_what_keras_tells_them(devices, place):
     def told(trainer_of, scope):
         with scope:
@@ -111,7 +111,7 @@ def test_callbacks_are_told_what_keras_tells_them(devices, place):
     assert told(tfdist.Trainer, scope) == wanted
 
 
-@pytest.mark.parametrize("place", ["one_device", "mirrored"])
+@pytest.mark.parametrize("place", [pytest.param("one_device", marks=pytest.mark.long), "mirrored"])
 def test_evaluate_lists_a_metric_once_for_each_time_it_was_given(devices, place):
     """Keras has one name twice where a metric is weighted too, and gives its value twice."""
 
@@ -173,7 +173,9 @@ def with_metrics(kind, strategy):
     return tfdist.Trainer(model)
 
 
-@pytest.mark.parametrize("kind", [OwnMetrics, OwnMetricsWithoutSums])
+@pytest.mark.parametrize(
+    "kind", [pytest.param(OwnMetrics, marks=pytest.mark.long), OwnMetricsWithoutSums]
+)
 def test_what_compute_metrics_returns_is_reported_and_nothing_else(devices, kind):
     x, y = numbers(11), numbers(11, 1)
     found = []
@@ -242,7 +244,7 @@ class Turning(keras.utils.PyDataset):
         self.ended += 1
 
 
-@pytest.mark.parametrize("shuffle", [False, True])
+@pytest.mark.parametrize("shuffle", [pytest.param(False, marks=pytest.mark.long), True])
 def test_a_py_dataset_is_told_and_shuffled_as_on_one_device(devices, shuffle):
     def losses(strategy, trainer_of=tfdist.Trainer):
         keras.utils.set_random_seed(1)

@@ -20,10 +20,14 @@ import tfdist
 CASES: dict[str, dict[str, Any]] = {
     # Everything that travels: gradients, statistics, outputs for metrics.
     "plain": {"synchronized": True, "gathers": True},
+}
+LONG_CASES: dict[str, dict[str, Any]] = {
     "float16": {"wire_dtype": "float16"},
     # Large enough for memory that is used again, of which optimizers keep parts.
     "wide": {"width": 700, "steps_per_call": 3, "optimizer": "adam"},
 }
+if os.environ.get("TFDIST_CONFORMANCE") == "full":
+    CASES |= LONG_CASES
 
 
 def train(strategy: Any, transport: str, options: dict[str, Any]) -> dict[str, np.ndarray]:

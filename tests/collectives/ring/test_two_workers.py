@@ -82,7 +82,9 @@ def test_a_worker_that_ends_before_the_others_is_out_of_step(pair):
     )
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.long)]
+)
 def test_a_signal_ends_a_worker_that_waits(pair, number):
     """TensorFlow holds its main thread."""
     both = pair(FAULT="input silent")

@@ -164,12 +164,13 @@ def undisturbed(devices, tmp_path_factory):
 
 CASES = [
     ("one_device", "arrays", {}),
-    ("one_device", "steps_per_epoch", {}),
-    ("one_device", "unknown length", {}),
-    ("mirrored", "reshuffled", {"accumulate_steps": 2, "steps_per_call": 3}),
+    ("mirrored", "reshuffled", {}),
     *(
         pytest.param(*case, marks=pytest.mark.long)
         for case in (
+            ("mirrored", "reshuffled", {"accumulate_steps": 2, "steps_per_call": 3}),
+            ("one_device", "steps_per_epoch", {}),
+            ("one_device", "unknown length", {}),
             ("one_device", "dataset", {"steps_per_call": 3}),
             ("one_device", "reshuffled", {"accumulate_steps": 2}),
             ("one_device", "epoch function", {}),
@@ -191,6 +192,7 @@ def test_resume_is_exact(name, kind, options, devices, undisturbed, tmp_path):
     assert resumed.history == history
 
 
+@pytest.mark.long
 def test_without_the_saved_statistics_the_test_above_would_fail(devices, undisturbed, tmp_path):
     """What a checkpoint holds does matter: each part, left out, changes the end."""
     want, _ = undisturbed("one_device")
@@ -213,6 +215,7 @@ def test_without_the_saved_statistics_the_test_above_would_fail(devices, undistu
         assert digest(model) != want, part
 
 
+@pytest.mark.long
 def test_all_optimizers_of_a_step_with_several_are_saved(devices, tmp_path):
     from tests.training.conformance.models import Adversarial
 
@@ -277,7 +280,7 @@ def test_kill_9_and_resume(devices, undisturbed, tmp_path, capsys):
 
 
 def test_sigterm_saves_the_step_it_came_in(devices, undisturbed, tmp_path):
-    strategy = strategy_of("mirrored", devices)
+    strategy = strategy_of("one_device", devices)
     for step in (3, 2, 9):
         model = make_model(strategy)
         trainer = tfdist.Trainer(model, checkpoint_dir=tmp_path, checkpoint_steps=100)
@@ -289,9 +292,10 @@ def test_sigterm_saves_the_step_it_came_in(devices, undisturbed, tmp_path):
     totals = [int(name[11:21]) for name in sorted(checkpoints_in(tmp_path))]
     assert totals == [3, 5, 14]  # No step was lost, and none was made after the wish.
     model, _ = train(strategy, tmp_path, checkpoint_steps=100)
-    assert digest(model) == undisturbed("mirrored")[0]
+    assert digest(model) == undisturbed("one_device")[0]
 
 
+@pytest.mark.long
 def test_sigterm_in_validation_validates_again(devices, undisturbed, tmp_path):
     class Term(keras.callbacks.Callback):
         def on_test_batch_end(self, batch, logs=None):
@@ -349,6 +353,7 @@ def test_by_epoch_by_time_and_at_the_end(devices, tmp_path):
     assert totals("rare") == [21]
 
 
+@pytest.mark.long
 def test_a_finished_job_is_not_trained_again_but_further(devices, tmp_path):
     strategy = strategy_of("one_device", devices)
     model, _ = train(strategy, tmp_path, epochs=2)
@@ -360,6 +365,7 @@ def test_a_finished_job_is_not_trained_again_but_further(devices, tmp_path):
     assert digest(further) == digest(train(strategy, tmp_path / "other", epochs=3)[0])
 
 
+@pytest.mark.long
 def test_a_second_fit_trains_on_and_resumes_too(devices, tmp_path):
     strategy = strategy_of("one_device", devices)
 
@@ -379,6 +385,7 @@ def test_a_second_fit_trains_on_and_resumes_too(devices, tmp_path):
     assert two_fits(tmp_path / "broken") == (want[0], [], [0, 1])
 
 
+@pytest.mark.long
 def test_early_stopping_and_plateaus_remember(devices, tmp_path):
     strategy = strategy_of("one_device", devices)
 
@@ -512,10 +519,10 @@ def test_arguments_are_checked(devices, tmp_path, arguments, message):
     ("field", "value"),
     [
         ("position", {"fit": 0, "wing": 3}),
-        ("position", None),
+        pytest.param("position", None, marks=pytest.mark.long),
         ("model", [["kernel"]]),
-        ("cluster", {}),
-        ("logs", 7),
+        pytest.param("cluster", {}, marks=pytest.mark.long),
+        pytest.param("logs", 7, marks=pytest.mark.long),
     ],
 )
 def test_odd_content_is_one_line_that_names_its_version(devices, tmp_path, field, value):

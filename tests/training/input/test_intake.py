@@ -66,7 +66,7 @@ def test_a_warning_is_for_much_waiting_and_gives_the_reason(waited, total, reads
     assert bool(warning) == bool(text)
 
 
-@pytest.mark.parametrize("name", ["mirrored", "one_device"])
+@pytest.mark.parametrize("name", [pytest.param("mirrored", marks=pytest.mark.long), "one_device"])
 def test_training_warns_once_that_it_waits(name, devices, monkeypatch, caplog):
     monkeypatch.setattr(intake, "_SECONDS", 2 * SLEEP)
     strategy = (

@@ -32,7 +32,11 @@ CALLBACKS = {
 
 
 def classes(
-    modules: dict[str, str], how: type, here: str, chosen: Collection[str] = ("*",)
+    modules: dict[str, str],
+    how: type,
+    here: str,
+    chosen: Collection[str] = ("*",),
+    without: Collection[str] = (),
 ) -> dict[str, type]:
     """Makes a class for each class of Keras' tests.
 
@@ -42,6 +46,7 @@ def classes(
             `about` what the test is about.
         here: The name of the module that asks.
         chosen: The tests to run, as "about: test"; stars stand for anything.
+        without: Those of them that are not to run.
 
     Returns:
         The classes by name.
@@ -55,7 +60,12 @@ def classes(
             if value.__module__ != tests.__name__:
                 continue
             names = [name for name in dir(value) if name.startswith("test")]
-            kept = {name for name in names if is_among(f"{about}: {name}", chosen)}
+            kept = {
+                name
+                for name in names
+                if is_among(f"{about}: {name}", chosen)
+                and not is_among(f"{about}: {name}", without)
+            }
             if kept:
                 # pytest takes what is None for no test.
                 others: dict[str, Any] = {name: None for name in names if name not in kept}
