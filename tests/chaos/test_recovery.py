@@ -83,6 +83,7 @@ def test_kills_and_preemptions_lose_nothing(programs: Programs, tmp_path: Path) 
     print(f"{kills} kills, {len(faults) - kills} SIGTERM: {lost} steps done again; same hash")
 
 
+@pytest.mark.long
 def test_kills_during_a_save_leave_an_intact_checkpoint(tmp_path: Path) -> None:
     out = killed_savers(tmp_path, size(10, 200))
     print(out.strip())

@@ -145,7 +145,14 @@ def test_of_calls_that_were_done_only_the_weights_come_back(linear, tmp_path, ca
     assert weight(again) == weight(whole)
 
 
-@pytest.mark.parametrize("options", [{}, {"checkpoint_steps": 99}, {"checkpoint_seconds": 1e9}])
+@pytest.mark.parametrize(
+    "options",
+    [
+        pytest.param({}, marks=pytest.mark.long),
+        {"checkpoint_steps": 99},
+        pytest.param({"checkpoint_seconds": 1e9}, marks=pytest.mark.long),
+    ],
+)
 def test_a_sigterm_is_obeyed_after_the_step_and_training_continues_later(linear, tmp_path, options):
     from tfdist.errors import Preempted
 

@@ -164,10 +164,10 @@ def undisturbed(devices, tmp_path_factory):
 
 CASES = [
     ("one_device", "arrays", {}),
-    ("mirrored", "reshuffled", {}),
     *(
         pytest.param(*case, marks=pytest.mark.long)
         for case in (
+            ("mirrored", "reshuffled", {}),
             ("mirrored", "reshuffled", {"accumulate_steps": 2, "steps_per_call": 3}),
             ("one_device", "steps_per_epoch", {}),
             ("one_device", "unknown length", {}),
@@ -520,7 +520,7 @@ def test_arguments_are_checked(devices, tmp_path, arguments, message):
     [
         ("position", {"fit": 0, "wing": 3}),
         pytest.param("position", None, marks=pytest.mark.long),
-        ("model", [["kernel"]]),
+        pytest.param("model", [["kernel"]], marks=pytest.mark.long),
         pytest.param("cluster", {}, marks=pytest.mark.long),
         pytest.param("logs", 7, marks=pytest.mark.long),
     ],
