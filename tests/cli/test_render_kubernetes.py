@@ -71,6 +71,27 @@ def test_values_flags_and_patches(capsys, tmp_path):
     assert pod["dnsPolicy"] == "None"
 
 
+def test_a_command_of_odd_characters_stays_a_comment(capsys):
+    word = "a\u2028kind: Evil\x85b: \x1bc\rd: 1"
+    assert main(["render", "jobset", *JOB, "--", "x", word]) == 0
+    made = list(yaml.safe_load_all(capsys.readouterr().out))
+    assert [one["kind"] for one in made] == ["NetworkPolicy", "Secret", "JobSet"]
+    (one,) = made[-1]["spec"]["replicatedJobs"]
+    (container,) = one["template"]["spec"]["template"]["spec"]["containers"]
+    assert container["command"] == ["x", word]
+
+
+def test_variables_that_kubernetes_is_not_to_fill_in_are_told(capsys):
+    assert main(["render", "jobset", *JOB, "--", "x", "$(POD_IP)"]) == 0
+    told = capsys.readouterr()
+    assert told.err.startswith("tfdist: render(--expand): not given for '$(POD_IP)', which the ")
+    assert "- $$(POD_IP)\n" in told.out
+    given = ["--env", "LEVEL=info", "--expand", "LEVEL", "--", "x", "--level=$LEVEL"]
+    assert main(["render", "jobset", *JOB, *given]) == 0
+    told = capsys.readouterr()
+    assert told.err == "" and "- --level=$(LEVEL)\n" in told.out
+
+
 def test_a_command_of_several_lines_stays_a_comment(capsys):
     command = ["--", "python", "-c", "import os\nprint(1)"]
     assert main(["render", "jobset", *JOB, *command]) == 0

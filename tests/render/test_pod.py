@@ -5,7 +5,7 @@ import pytest
 from tfdist.errors import ConfigError
 from tfdist.render.settings import Settings
 
-from .jobs import KINDS, pods, settings, task, workload
+from .jobs import KINDS, pods, rendered, settings, task, workload
 
 
 def test_gpus_are_for_workers_unless_a_role_says_so():
@@ -180,3 +180,15 @@ def test_settings_do_not_change_with_what_is_made_of_them():
     for kind in KINDS:
         pods(kind, {"volumes": ["runs:/runs"]})
     assert repr(values) == before
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_variable_to_fill_in_is_one_of_the_pods(kind):
+    asked = {"command": ["x", "$NODE"], "expand": ["NODE"]}
+    message = r"render\(--expand\): 'NODE' is not a variable of the pods; give it one with --env"
+    with pytest.raises(ConfigError, match=message):
+        pods(kind, **asked)
+    name = {"fieldRef": {"fieldPath": "spec.nodeName"}}
+    for values in ({"env": {"NODE": name}}, {"envFrom": [{"secretRef": {"name": "s"}}]}):
+        made = rendered(kind, values, **asked)
+        assert "$(NODE)" in str(made)

@@ -187,6 +187,13 @@ def test_times_that_leave_none(time: str) -> None:
         ({"container": "pyxis", "image": "i", "mounts": ["/a:/b,/c:/d"]}, "render(--mount): "),
         ({"stage": [("data", "/scratch")]}, "render(--stage): 'data:/scratch' is not like"),
         ({"stage": [("/data", "/")]}, "render(--stage): "),
+        ({"expand": ["A-B"]}, "render(--expand): 'A-B' is not the name of a variable"),
+        ({"expand": ["ID"]}, "render(--expand): 'ID' is neither in the command nor in a path; "),
+        (
+            {"expand": ["SLURM_PROCID"], "command": ["x", "$SLURM_PROCID"]},
+            "render(--expand): 'SLURM_PROCID' is not the same in all tasks",
+        ),
+        ({"stage": [("$TMPDIR/a", "/b")]}, "render(--stage): '$TMPDIR/a:/b' is not like"),
     ],
 )
 def test_what_cannot_be_asked_for(changes: dict[str, Any], message: str) -> None:
@@ -231,6 +238,47 @@ def test_a_job_without_a_time_limit_is_warned_of(
     assert captured.out.startswith("#!/bin/bash\n# tfdist render slurm --workers 2 ")
 
 
+def test_variables_that_stay_as_they_are_written_are_told(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main([*RENDER.split(), "--log-dir", "$A/x", "--", "x", "${B}", "$A$C"]) == 0
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("tfdist: render(--expand): not given for '${B}', '$A', '$C', which the ")
+    assert line.endswith("add --expand B --expand A --expand C")
+    given = ["--expand", "B", "--", "x", "${B}"]
+    assert main([*RENDER.split(), *given]) == 0
+    assert capsys.readouterr().err == ""
+    # A shell fills in its own words.
+    assert main([*RENDER.split(), "--", "bash", "-c", "echo $HOME"]) == 0
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    ("given", "written"),
+    [
+        ("--comment=two words", '--comment="two words"'),
+        ("--comment two words", '--comment "two words"'),
+        ("--comment=it's", '--comment="it\'s"'),
+        ('--comment=a \\ "b" #c', '--comment="a \\\\ \\"b\\" #c"'),
+        ('--comment="two words"', '--comment="two words"'),
+        ("-C a100", "-C a100"),
+        ("--exclusive --mem=0", "--exclusive --mem=0"),
+        ("--exclusive", "--exclusive"),
+    ],
+)
+def test_the_value_of_an_option_is_one_word(given: str, written: str) -> None:
+    assert asked(options=[given])[0][-1] == written
+
+
+@pytest.mark.parametrize("kind", ["slurm", "jobset"])
+def test_what_is_not_text_is_refused(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["render", kind, "--workers", "2", "--name", "j", "--", "x", "a\udcff"]
+    assert main(words) == 2
+    told = capsys.readouterr()
+    assert told.err.startswith("tfdist: render: argument 8, 'a\\udcff', is not text in UTF-8")
+    assert told.err.count("\n") == 1 and told.out == ""
+
+
 def test_a_command_of_several_lines_stays_a_comment(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*RENDER.split(), "--", "python", "-c", "import os\nprint(1)"]) == 0
     assert "\n# print(1)'\n" in capsys.readouterr().out.partition("#SBATCH")[0]
@@ -246,6 +294,7 @@ def test_the_command_survives_the_shell() -> None:
 
 SHAPES: dict[str, dict[str, Any]] = {
     "plain": {},
+    "expanded": {"command": ["x", "$ID"], "expand": ["ID"]},
     "all": EVERYTHING,
     "staged": {"stage": EVERYTHING["stage"], "setup": EVERYTHING["setup"]},
     "apptainer": {
@@ -264,8 +313,8 @@ def test_bash_reads_the_script(tmp_path: Path, shape: str) -> None:
     path.write_text(sbatch(job(**SHAPES[shape])))
     subprocess.run(["bash", "-n", path], check=True)
     if shutil.which("shellcheck"):
-        # A file to source is not there; a program in quotes is for another shell.
-        subprocess.run(["shellcheck", "--exclude=SC1091,SC2016", path], check=True)
+        # A file to source is not there; a program in quotes is for another shell; a trap calls.
+        subprocess.run(["shellcheck", "--exclude=SC1091,SC2016,SC2317", path], check=True)
 
 
 @pytest.mark.parametrize("path", sorted(SPECS.glob("*.sbatch")), ids=lambda path: path.name)
@@ -286,11 +335,16 @@ class Stage:
         (self.bin / name).write_text(f"#!/bin/bash\n{note}\n{body}\n")
         (self.bin / name).chmod(0o755)
 
-    def run(self, **changes: Any) -> int:
-        result = subprocess.run(
-            [str(shutil.which("bash")), "-c", sbatch(job(**changes))],
+    def run(self, env: dict[str, str] | None = None, **changes: Any) -> int:
+        script = self.folder / "job.sbatch"
+        script.write_text(sbatch(job(**changes)))
+        self.result = subprocess.run(
+            [str(shutil.which("bash")), script],
             cwd=self.folder,
+            stderr=subprocess.PIPE,
+            text=True,
             env={
+                **(env or {}),
                 "PATH": f"{self.bin}:/usr/bin:/bin",
                 "SLURM_CPUS_PER_TASK": "1",
                 "SLURM_JOB_ID": "7",
@@ -301,7 +355,7 @@ class Stage:
                 "SLURM_JOB_NUM_NODES_HET_GROUP_1": "2",
             },
         )
-        return result.returncode
+        return self.result.returncode
 
     def calls(self) -> list[str]:
         path = self.folder / "calls"
@@ -357,6 +411,78 @@ def test_setup_comes_before_the_tasks(stage: Stage) -> None:
     stage.program("srun", 'echo "$WHO" >who')
     assert stage.run(setup=["WHO=me", "export WHO"]) == 0
     assert (stage.folder / "who").read_text() == "me\n"
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("false", "false: failed with 1"),
+        ("module load cuda", "module load cuda: failed with 3"),
+        ("source ./not-there", "source ./not-there: failed with 1"),
+        ("source ./fails", "source ./fails: failed with 4"),
+        ("export A=b; cd /not/there", "export A=b; cd /not/there: failed with 1"),
+    ],
+)
+def test_a_line_of_the_setup_that_fails_ends_the_job(stage: Stage, line: str, message: str) -> None:
+    stage.program("srun", "")
+    stage.program("scontrol", "")
+    (stage.folder / "fails").write_text("return 4\n")
+    assert stage.run(setup=["module() { return 3; }", line]) == 2
+    assert stage.calls() == []
+    told = f"tfdist: render(--setup): {message}; nothing was started"
+    assert stage.result.stderr.splitlines()[-1] == told
+
+
+def test_what_fails_inside_of_a_line_of_the_setup_does_not_end_the_job(stage: Stage) -> None:
+    stage.program("srun", 'echo "$WHO" >who; exit 201')
+    (stage.folder / "activate").write_text("false\nWHO=$(false; echo me)\nexport WHO\n")
+    setup = [
+        "module() { false; true; }",
+        "module load cuda",
+        "source ./activate",
+        "[ -d venv ] && source venv/bin/activate",
+        "false || true",
+    ]
+    # And the command's own failure is as it was.
+    assert stage.run(setup=setup) == 1
+    assert (stage.folder / "who").read_text() == "me\n"
+
+
+WORDS = '; : "${IFS}" \'\\ $(touch broken) `touch broken` ${HOME} $HOME !x *'
+
+
+def test_only_the_variables_that_are_asked_for_are_filled_in(stage: Stage) -> None:
+    stage.program("srun", 'printf "%s\\n" "$@" >words')
+    command = ["x", f"a{WORDS}b", "runs/$ID/${ID}x$IDX", "", "$(ID)"]
+    env = {"ID": "a  b", "IDX": "no", "HOME": "/no"}
+    asked = {"command": command, "log_dir": "logs/$ID", "expand": ["ID"]}
+    assert stage.run(env, **asked) == 0
+    words = (stage.folder / "words").read_text().splitlines()
+    assert words[words.index("--log-dir") + 1] == "logs/a  b"
+    assert words[words.index("--") + 1 :] == [
+        *("x", f"a{WORDS}b", "runs/a  b/a  bx$IDX", "", "a  b")
+    ]
+    assert not (stage.folder / "broken").exists()
+
+
+def test_a_variable_that_is_not_set_ends_the_job(stage: Stage) -> None:
+    stage.program("srun", "")
+    assert stage.run(command=["x", "$TMPDIR/y"], expand=["TMPDIR"]) == 2
+    assert stage.calls() == []
+    assert stage.result.stderr.startswith("tfdist: render(--expand): $TMPDIR is not set in this ")
+    asked = {"command": ["x", "$TMPDIR/y"], "expand": ["TMPDIR"], "setup": ["TMPDIR=/tmp"]}
+    assert stage.run(**asked) == 0
+
+
+@pytest.mark.parametrize("container", ["pyxis", "apptainer"])
+def test_a_mount_is_not_run_by_the_shell(stage: Stage, container: str) -> None:
+    stage.program("srun", "")
+    mounts = ["/a$(touch${IFS}broken):/b", '/`id`:/"$HOME"', "$TMPDIR/x:/c"]
+    asked = {"container": container, "image": "i", "mounts": mounts, "expand": ["TMPDIR"]}
+    assert stage.run({"TMPDIR": "/t"}, **asked) == 0
+    (call,) = stage.calls()
+    assert all(mount in call for mount in [*mounts[:2], "/t/x:/c"])
+    assert not (stage.folder / "broken").exists()
 
 
 @pytest.mark.parametrize("changes", [{}, {"ps": 1, "gpus_per_worker": 1}])

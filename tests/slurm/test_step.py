@@ -60,6 +60,28 @@ def staged(batches: Batches) -> dict[str, object]:
     return {"env": {"DISK": disk}, "stage": [(str(batches.folder / "data"), str(disk))]}
 
 
+def test_the_words_of_options_and_commands_arrive_as_they_were_written(batches: Batches) -> None:
+    code = "import pathlib, sys; pathlib.Path(sys.argv[1]).write_text(sys.argv[2])"
+    comment = 'it\'s "two" words \\ #1'
+    job = batches.submit(
+        [sys.executable, "-c", code, "$SLURM_JOB_ID-$SLURM_ARRAY_TASK_ID", "$(id) $HOME"],
+        options=[f"--comment={comment}", "--array=3"],
+        expand=["SLURM_JOB_ID", "SLURM_ARRAY_TASK_ID"],
+        workers=1,
+    )
+    assert job.end() == 0, job.text()
+    (path,) = batches.folder.glob("*-3")
+    assert path.read_text() == "$(id) $HOME"
+    assert f"Comment={comment}" in batches.nodes.run("scontrol", "show", "job", job.number)
+
+
+def test_a_setup_that_fails_starts_nothing(batches: Batches) -> None:
+    job = batches.submit(["touch", "started"], setup=["module() { return 3; }", "module load x"])
+    assert job.end() == 2, job.text()
+    assert job.find(r"^tfdist: render\(--setup\): module load x: failed with 3; nothing was ")
+    assert not (batches.folder / "started").exists() and not job.restarts
+
+
 def test_two_workers_a_node_share_its_gpus(batches: Batches) -> None:
     job = batches.submit(
         [sys.executable, "-c", SEES],

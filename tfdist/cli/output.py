@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tfdist.validation import quote
+from tfdist.validation import printable, quote
 
 
 def output(text: str) -> Path:
@@ -52,4 +52,6 @@ def write_json(path: Path, figures: Any) -> None:
 
 def made_by(argv: Sequence[str]) -> str:
     """Returns the comment that names the command that wrote a file, in one or several lines."""
-    return "# " + shlex.join(["tfdist", *argv]).replace("\n", "\n# ")
+    # YAML ends a comment at more than line feeds, and refuses what does not print.
+    lines = shlex.join(["tfdist", *argv]).splitlines()
+    return "\n".join(f"# {printable(line)}" for line in lines)

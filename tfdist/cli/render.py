@@ -35,6 +35,12 @@ def main(argv: list[str]) -> int:
         given = f"{quote(argv[0])} is given first" if argv else "no kind is given"
         hint = did_you_mean(argv[0], KINDS) if argv else ""
         raise ConfigError(f"render: {given}; allowed: {', '.join(KINDS)}, then its flags{hint}")
+    for number, word in enumerate(argv, 1):
+        if any("\ud800" <= character <= "\udfff" for character in word):
+            raise ConfigError(
+                f"render: argument {number}, {quote(word)}, is not text in UTF-8, which is all "
+                "that a script or a manifest can hold; rename it"
+            )
     # Each loads what the other does not need.
     if argv[0] in _SLURM:
         return int(importlib.import_module("tfdist.cli.render_slurm").main(argv[1:]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import posixpath
+import sys
 from argparse import ArgumentTypeError, Namespace
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from tfdist.errors import EXIT_DONE
 from tfdist.render.commented import commented
 from tfdist.render.kubernetes import documents
 from tfdist.render.settings import GANG_SCHEDULERS, Settings
+from tfdist.render.variables import left_alone
 from tfdist.render.workload import Workload
 from tfdist.strategy import kinds
 from tfdist.validation import quote, reject
@@ -151,9 +153,12 @@ def main(argv: list[str]) -> int:
         cpus=args.cpus,
         memory=args.memory,
         secret=args.secret,
+        expand=args.expand,
     )
     _check_strategy(workload)
     made = documents(kind, workload, _settings(args))
+    if note := left_alone(workload.command, (), workload.expand):
+        print(f"tfdist: {note}", file=sys.stderr)
     print(f"{made_by(['render', *argv])}\n{commented(made)}", end="")
     return EXIT_DONE
 
@@ -217,6 +222,8 @@ def _parser(kind: str) -> Parser:
     add("--image", help="container image with tfdist in it")
     help = "Secret whose key 'secret' the tasks share (a new one, in the output)"
     add("--secret", metavar="NAME", help=help)
+    help = "a pod's variable to fill in where the command has '$NAME', repeatable"
+    add("--expand", action="append", default=[], metavar="NAME", help=help)
     for name, flag in _FLAGS.items():
         groups[flag.group].add_argument(
             f"--{name}",

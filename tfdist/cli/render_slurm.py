@@ -10,6 +10,7 @@ from tfdist.cli.output import made_by
 from tfdist.errors import EXIT_DONE
 from tfdist.render.slurm import sbatch
 from tfdist.render.slurm_job import CONTAINERS, SlurmJob
+from tfdist.render.variables import left_alone
 from tfdist.render.workload import GRACE_SECONDS
 from tfdist.validation import quote
 
@@ -29,6 +30,8 @@ def main(argv: list[str]) -> int:
             f"signal to save is sent {job.grace} seconds before it; give one, such as 1-00:00:00",
             file=sys.stderr,
         )
+    if note := left_alone(job.command, job.paths, job.expand):
+        print(f"tfdist: {note}", file=sys.stderr)
     # The first line of a script has to be its interpreter.
     interpreter, _, rest = script.partition("\n")
     print(f"{interpreter}\n{made_by(['render', 'slurm', *argv])}\n{rest}", end="")
@@ -80,5 +83,7 @@ def _parser() -> Parser:
     add("--stage", action="append", type=_pair, default=[], metavar="/FROM:/TO", help=help)
     help = "end of the hosts' names on the network to use, such as --host-suffix=-ib0"
     add("--host-suffix", metavar="SUFFIX", help=help)
+    help = "a variable to fill in before the tasks start, where '$NAME' stands (repeatable)"
+    add("--expand", action="append", default=[], metavar="NAME", help=help)
     add("--log-dir", metavar="DIR", help="a log of each task, such as DIR/worker-0.log")
     return parser

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tfdist.cluster.secret import VARIABLE as SECRET_VARIABLE
@@ -29,6 +29,11 @@ _QUEUE = "kueue.x-k8s.io/queue-name"
 _SHARED_MEMORY_SIZE = "1Gi"
 # A proxy next to the task would outlive it, so that the pod would never end.
 _NO_SIDECAR = {"sidecar.istio.io/inject": "false"}
+# Variables that pods have of the controllers of their jobs.
+_FROM_CONTROLLERS = (
+    *("JOB_COMPLETION_INDEX", "TF_CONFIG"),
+    *("PET_NNODES", "PET_NPROC_PER_NODE", "PET_NODE_RANK", "PET_MASTER_ADDR", "PET_MASTER_PORT"),
+)
 _SOURCES = {
     "claim": lambda name: {"persistentVolumeClaim": {"claimName": name}},
     "secret": lambda name: {"secret": {"secretName": name}},
@@ -150,12 +155,14 @@ def _pod(
     spec |= {name: value for name, value in optional.items() if value}
     gpus = _gpus(workload, settings, role)
     mounts, volumes = _volumes(settings, gpus)
+    variables = _env(workload, settings, env)
+    _check_expanded(workload, settings, [one["name"] for one in variables])
     container: Manifest = {
         "name": CONTAINER,
         "image": workload.image,
-        "command": list(workload.command),
+        "command": workload.words,
         "ports": [{"name": port[0], "containerPort": port[1]}],
-        "env": _env(workload, settings, env),
+        "env": variables,
         "envFrom": [dict(source) for source in settings.env_from],
         # A task that runs but makes no progress is ended; see `tfdist check --alive`.
         "livenessProbe": {
@@ -176,6 +183,19 @@ def _pod(
     if volumes:
         spec["volumes"] = volumes
     return spec
+
+
+def _check_expanded(workload: Workload, settings: Settings, names: Sequence[str]) -> None:
+    """Rejects a variable in the command that no pod has: Kubernetes would leave it as it is."""
+    if settings.env_from or settings.patches:  # These have others.
+        return
+    for name in workload.expand:
+        if name not in (*names, *_FROM_CONTROLLERS):
+            reject(
+                "render(--expand)",
+                f"{quote(name)} is not a variable of the pods; give it one with --env, or in a "
+                f"file of --values such as env: {{{name}: {{fieldRef: {{fieldPath: ...}}}}}}",
+            )
 
 
 def resources(workload: Workload, settings: Settings, role: str) -> Manifest:

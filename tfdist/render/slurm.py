@@ -7,13 +7,14 @@ does not act on exit codes, so the script puts the job back in the queue itself.
 from __future__ import annotations
 
 import posixpath
+import re
 import shlex
-from collections.abc import Sequence
 
 from tfdist.cluster.secret import VARIABLE as SECRET_VARIABLE
 from tfdist.cluster.slurm import HOST_SUFFIX
-from tfdist.errors import EXIT_PREEMPTED
+from tfdist.errors import EXIT_CONFIG, EXIT_PREEMPTED
 from tfdist.render.slurm_job import SlurmJob
+from tfdist.render.variables import filled_in
 from tfdist.render.workload import MAX_RESTARTS
 
 # Added by `tfdist task` to the code of a command that failed for good.
@@ -35,6 +36,16 @@ stage='
     cp -R "$1" "$part"
     mv -T "$part" "$2" || { rm -rf "$part"; [ -e "$2" ]; }
 '
+""".strip()
+# Ends the script where a line fails, as `set -e` does, but not within the functions and files that
+# the line calls: those of modules and environments go on after what fails.
+_TRAP = f"""
+failed() {{
+    [ "${{#BASH_SOURCE[@]}}" -le 2 ] || return
+    echo "tfdist: render(--setup): $(sed -n "$2p" "$0"): failed with $1; nothing was started" >&2
+    exit {EXIT_CONFIG}
+}}
+trap 'failed $? $LINENO' ERR
 """.strip()
 # The share of the time to save in that is left to put the job back in the queue.
 _REQUEUE_SHARE = 6
@@ -59,7 +70,7 @@ def sbatch(job: SlurmJob) -> str:
         "# srun does not take over --cpus-per-task since Slurm 22.05.",
         f'export SRUN_CPUS_PER_TASK="${cpus}"',
         "",
-        *([*job.setup, ""] if job.setup else ()),
+        *_setup(job),
         *_staging(job),
         *_step(job),
         *_ending(),
@@ -92,13 +103,39 @@ def _options(job: SlurmJob) -> list[str]:
         *(f"--{option}={value}" for option, value in named.items() if value is not None),
         "--requeue",
         f"--signal=TERM@{job.grace}",
-        *job.options,
+        *map(_quoted, job.options),
     ]
     output = ["--output=%x-%j.out", "--open-mode=append"]
     options = [f"--job-name={job.name}", *parts[0], *output, *common]
     for part in parts[1:]:
         options += ["hetjob", *part, *common]
     return options
+
+
+def _quoted(option: str) -> str:
+    """Returns an option whose value sbatch reads as one word: it knows quotes and backslashes."""
+    match = re.fullmatch(r"(--[^\s=]+=|-\S+\s+(?!-))(.*)", option)
+    if not match or _is_word(match[2]):
+        return option
+    return match[1] + '"' + re.sub(r'(["\\])', r"\\\1", match[2]) + '"'
+
+
+def _is_word(text: str) -> bool:
+    try:
+        return len(shlex.split(text)) == 1
+    except ValueError:  # A quote is not closed.
+        return False
+
+
+def _setup(job: SlurmJob) -> list[str]:
+    lines = [_TRAP, *job.setup, "trap - ERR", ""] if job.setup else []
+    for name in job.expand:
+        told = (
+            f"tfdist: render(--expand): \\${name} is not set in this job; submit it where that "
+            "is set, or set it with --setup"
+        )
+        lines += [f'[ "${name}" ] || {{', f'    echo "{told}" >&2', f"    exit {EXIT_CONFIG}", "}"]
+    return [*lines, ""] if job.expand else lines
 
 
 def _staging(job: SlurmJob) -> list[str]:
@@ -110,7 +147,7 @@ def _staging(job: SlurmJob) -> list[str]:
         lines += ["for group in 0 1; do", '    nodes="SLURM_JOB_NUM_NODES_HET_GROUP_$group"']
         nodes, group, indent = "${!nodes}", '--het-group="$group" ', "    "
     for source, target in job.stage:
-        paths = shlex.join([source, target.rstrip("/")])
+        paths = f"{_word(source, job)} {_word(target.rstrip('/'), job)}"
         lines += [
             f'{indent}srun {group}--nodes="{nodes}" --ntasks="{nodes}" --ntasks-per-node=1 \\',
             f'{indent}    bash -c "$stage" stage {paths} || exit',
@@ -122,9 +159,9 @@ def _step(job: SlurmJob) -> list[str]:
     srun = "srun --kill-on-bad-exit=1 --distribution=block"
     srun += " --het-group=0,1" if job.is_heterogeneous else ""
     srun += "" if job.log_dir else " --label"
-    task = f"{_wrapper(job.command)} task"
+    task = f"{_wrapper(job)} task"
     task += f' --grace {job.grace - job.grace // _REQUEUE_SHARE} --record "$ends"'
-    task += f" --log-dir {shlex.quote(job.log_dir)}" if job.log_dir else ""
+    task += f" --log-dir {_word(job.log_dir, job)}" if job.log_dir else ""
     return [
         "# The ends that count are noted here until the job is over.",
         'ends="$PWD/.$SLURM_JOB_NAME-$SLURM_JOB_ID.ends"',
@@ -132,7 +169,7 @@ def _step(job: SlurmJob) -> list[str]:
         f"{srun} \\",
         *(f"    {words} \\" for words in _container(job)),
         f"    {task} -- \\",
-        f"    {shlex.join(job.command)} || code=$?",
+        f"    {' '.join(_word(word, job) for word in job.command)} || code=$?",
     ]
 
 
@@ -140,14 +177,14 @@ def _container(job: SlurmJob) -> list[str]:
     """Returns the words between `srun` and the command, a line each."""
     if job.image is None:
         return []
-    image = shlex.quote(job.image)
+    image = _word(job.image, job)
     if job.container == "pyxis":
-        mounts = ",".join(["$PWD:$PWD", *job.mounts])
+        mounts = ",".join(['"$PWD:$PWD"', *(_word(mount, job) for mount in job.mounts)])
         return [
-            f'--container-image={image} --container-mounts="{mounts}"',
+            f"--container-image={image} --container-mounts={mounts}",
             '--container-workdir="$PWD"',
         ]
-    binds = " ".join(f"--bind {shlex.quote(mount)}" for mount in job.mounts)
+    binds = " ".join(f"--bind {_word(mount, job)}" for mount in job.mounts)
     nvidia = "--nv " if job.gpus_here else ""
     return [f'apptainer exec {nvidia}--bind "$PWD" --pwd "$PWD" {binds}'.rstrip(), image]
 
@@ -180,6 +217,12 @@ def _ending() -> list[str]:
     ]
 
 
-def _wrapper(command: Sequence[str]) -> str:
+def _wrapper(job: SlurmJob) -> str:
     """Returns the `tfdist` to run the command with: the command itself where it is one."""
-    return shlex.quote(command[0]) if posixpath.basename(command[0]) == "tfdist" else "tfdist"
+    first = job.command[0]
+    return _word(first, job) if posixpath.basename(first) == "tfdist" else "tfdist"
+
+
+def _word(text: str, job: SlurmJob) -> str:
+    """Returns a word for bash, which fills in the variables of `job.expand` and nothing else."""
+    return filled_in(text, job.expand, '"${{{}}}"'.format, shlex.quote)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import NoReturn
 
 from tfdist.errors import ConfigError
+from tfdist.render.variables import check_expand, filled_in
 from tfdist.render.workload import GRACE_SECONDS
 from tfdist.validation import plural, quote
 
@@ -23,6 +25,11 @@ _MEGABYTES = {"M": 1, "G": 1024, "T": 1024**2}
 _TIME = re.compile(
     r"(?:(?P<days>[0-9]{1,5})-(?P<h>[0-9]{1,5})(?::(?P<m>[0-9]{1,5})(?::(?P<s>[0-9]{1,5}))?)?"
     r"|(?:(?P<hours>[0-9]{1,5})(?=:[0-9]+:):)?(?P<minutes>[0-9]{1,7})(?::(?P<seconds>[0-9]{1,5}))?)"
+)
+# Another value in each task, and in the script.
+_OF_A_TASK = (
+    *("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_TASK_PID", "SLURM_GTIDS"),
+    *("SLURMD_NODENAME", "HOSTNAME", "CUDA_VISIBLE_DEVICES"),
 )
 _UNLIMITED = ("UNLIMITED", "INFINITE")
 
@@ -56,6 +63,8 @@ class SlurmJob:
         log_dir: A directory for a log of each task; None for one output of all.
         host_suffix: Ends the hosts' names, where those on a faster network have others.
         stage: What is copied to each node's disk first, as pairs of paths.
+        expand: Variables to fill in, once and before the tasks start, where the command, `log_dir`,
+            `image`, `mounts` or `stage` have `$NAME`.
 
     Raises:
         ConfigError: A field is out of range, or contradicts another.
@@ -84,6 +93,7 @@ class SlurmJob:
     log_dir: str | None = None
     host_suffix: str | None = None
     stage: Sequence[tuple[str, str]] = ()
+    expand: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
@@ -110,6 +120,10 @@ class SlurmJob:
         self._check_time()
         self._check_nodes()
         self._check_container()
+        check_expand(self.expand, [*self.command, *self.paths])
+        for name in self.expand:
+            if name in _OF_A_TASK or name.startswith("SLURM_STEP_"):
+                _reject("expand", name, "the same in all tasks, and is filled in before they start")
 
     def _check_time(self) -> None:
         if self.time is None or self.time.upper() in _UNLIMITED:
@@ -163,13 +177,24 @@ class SlurmJob:
         for mount in self.mounts:
             if self.container is None:
                 raise ConfigError("render(--container): missing; --mount needs it")
-            if not re.fullmatch(r"/[^\s:,]*:/[^\s:,]*", mount):
+            if not re.fullmatch(r"/[^\s:,]*:/[^\s:,]*", self._from_root(mount)):
                 _reject("mount", mount, "like /FROM:/TO, without spaces and commas")
         for pair in self.stage:
             if not all(
-                path.startswith("/") and path.strip("/") and "\n" not in path for path in pair
+                path.startswith("/") and path.strip("/") and "\n" not in path
+                for path in map(self._from_root, pair)
             ):
                 _reject("stage", ":".join(pair), "like /FROM:/TO")
+
+    def _from_root(self, text: str) -> str:
+        """Returns paths with an absolute one for each variable that is filled in."""
+        return filled_in(text, self.expand, "/{}".format, str)
+
+    @property
+    def paths(self) -> list[str]:
+        """The words beside the command that may have variables."""
+        given = (self.log_dir, self.image, *self.mounts, *chain.from_iterable(self.stage))
+        return [path for path in given if path is not None]
 
     @property
     def other_tasks(self) -> dict[str, int]:

@@ -54,7 +54,7 @@ def trainjob(workload: Workload, settings: Settings | None = None) -> list[Manif
     trainer: Manifest = {
         "numNodes": workload.workers,
         "image": workload.image,
-        "command": list(workload.command),
+        "command": workload.words,
         "resourcesPerNode": resources(workload, settings, "worker"),
     }
     spec: Manifest = {"runtimeRef": reference, "trainer": trainer}

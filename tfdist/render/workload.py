@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tfdist.errors import EXIT_CONFIG, EXIT_USER_ERROR, ConfigError
 from tfdist.render import checks
+from tfdist.render.variables import check_expand, filled_in
 
 PORT = 2222
 MAX_RESTARTS = 10
@@ -37,6 +39,7 @@ class Workload:
         memory: Memory of each task.
         secret: The Secret, of this namespace, whose key `secret` the tasks share; None for one
             that is made with the job.
+        expand: The pods' variables to fill in where the command has `$NAME`.
 
     Raises:
         ConfigError: A field is out of range.
@@ -52,6 +55,7 @@ class Workload:
     cpus: str = "4"
     memory: str = "8Gi"
     secret: str | None = None
+    expand: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         if self.secret is not None and not checks.name.fits(self.secret):
@@ -76,6 +80,12 @@ class Workload:
             raise ConfigError(f"render(--workers): {self.workers} is below 1")
         for option, quantity in (("cpus", self.cpus), ("memory", self.memory)):
             checks.quantity(f"render(--{option})", quantity)
+        check_expand(self.expand, self.command)
+
+    @property
+    def words(self) -> list[str]:
+        """The command as Kubernetes reads it, which fills in `$(NAME)` and makes `$$` a `$`."""
+        return [filled_in(word, self.expand, "$({})".format, _literal) for word in self.command]
 
     @property
     def tasks(self) -> dict[str, int]:
@@ -85,3 +95,8 @@ class Workload:
             if self.ps
             else {"worker": self.workers}
         )
+
+
+def _literal(text: str) -> str:
+    # Not where that changes nothing, so that the text stays easy to read.
+    return re.sub(r"\$(?![A-Za-z0-9_{])", "$$", text)
