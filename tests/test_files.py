@@ -185,6 +185,24 @@ def test_a_lock_that_names_nobody_is_taken(tmp_path, content):
     lock.release()
 
 
+def test_a_link_is_not_followed(tmp_path):
+    other, folder = tmp_path / "other", tmp_path / "folder"
+    other.write_text("of somebody else")
+    folder.mkdir()
+    (folder / "lock").symlink_to(other)
+    with pytest.raises(OSError, match="lock is a symbolic link; remove it"):
+        take(FileLock(folder / "lock"))
+    (folder / "dangling").symlink_to(tmp_path / "new")
+    with pytest.raises(OSError, match="dangling is a symbolic link; remove it"):
+        take(FileLock(folder / "dangling"))
+    assert other.read_text() == "of somebody else" and not (tmp_path / "new").exists()
+    # Folders may be links: it is one lock, by whatever way.
+    (tmp_path / "link").symlink_to(folder)
+    lock = FileLock(tmp_path / "link" / "fine")
+    assert take(lock) and not take(FileLock(folder / "fine"))
+    lock.release()
+
+
 def test_a_file_system_without_locks_is_an_error_of_its_own(tmp_path, monkeypatch):
     def none(*_):
         raise OSError(errno.EOPNOTSUPP, "Operation not supported")

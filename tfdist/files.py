@@ -146,7 +146,8 @@ class FileLock:
 
     def _try(self) -> bool:
         with _guard:
-            key = os.getpid(), self._path.resolve()
+            # Only the way to the file may lead over links: the file is written to.
+            key = os.getpid(), self._path.parent.resolve() / self._path.name
             if key == self._key:
                 return True
             descriptor, count = _held.get(key, (-1, 0))
@@ -155,8 +156,8 @@ class FileLock:
                 return False
             if not count:
                 # A FIFO of that name would keep whoever opens it waiting.
-                flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK
-                descriptor = os.open(key[1], flags, 0o666)
+                flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW
+                descriptor = _opened(key[1], flags)
                 taken = False
                 try:
                     taken = _lock(descriptor)
@@ -169,6 +170,16 @@ class FileLock:
             _held[key] = descriptor, count + 1
             self._key = key
             return True
+
+
+def _opened(path: Path, flags: int) -> int:
+    try:
+        return os.open(path, flags, 0o666)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            problem = f"{path.name} is a symbolic link; remove it"
+            raise OSError(errno.ELOOP, problem, str(path)) from None
+        raise
 
 
 def _lock(descriptor: int) -> bool:
