@@ -1,5 +1,6 @@
 """Flags of `tfdist train`, wrong ones above all. None of this imports TensorFlow."""
 
+import os
 import subprocess
 import sys
 
@@ -7,6 +8,7 @@ import pytest
 
 from tfdist import cli
 from tfdist.cli import train
+from tfdist.cluster import documents
 from tfdist.errors import ConfigError
 
 
@@ -110,8 +112,27 @@ def test_a_file_of_flags_is_read_and_the_command_line_wins(tmp_path):
         ("epochs: many", "epochs"),
         ("rule: cubic", "linear"),
         ("- epochs", "holds a list; allowed: flags and their values"),
+        ("epochs: 7\n---\nepochs: 8", "holds 2 documents; allowed: flags and their values"),
+        ("", "holds 0 documents"),
         ("a: b: c", "is not YAML"),
-        (None, "cannot be read"),
+        (None, "cannot be read: No such file or directory"),
+        ("epochs: {a: 1}", "--epochs: an object is given; allowed: one value"),
+        ("profile_tasks: [[worker/0]]", "--profile-tasks: a list is given; allowed: one value"),
+        ("epochs: 2020-01-01", "--epochs: a date is given"),
+        (f"epochs: {'9' * 5000}", "has a number of 5000 characters"),
+        (f"epochs: 0x{'f' * 900}", "--epochs: "),
+        (f"base_learning_rate: {'9' * 900}", "--base-learning-rate: "),
+        ("[" * 100_000, "is not YAML that can be read"),
+        ("epochs: 7\nepochs: 8", "has the key 'epochs' twice"),
+        (
+            "a0: &a0 [1]\n"
+            + "".join(f"a{i}: &a{i} [{f'*a{i - 1}, ' * 9}]\n" for i in range(1, 30)),
+            "'a0' is not a flag",
+        ),
+        (
+            "dataset: &a [x]\nmodel: &b [*a, *a]\nprofile_tasks: [*b, *b]",
+            "--model: a list is given",
+        ),
     ],
 )
 def test_a_file_of_wrong_flags_is_one_line(tmp_path, text, message):
@@ -122,6 +143,18 @@ def test_a_file_of_wrong_flags_is_one_line(tmp_path, text, message):
         train.parse([f"--config={config}"])
     assert message in str(error.value) and "train(--config)" in str(error.value)
     assert "\n" not in str(error.value)
+
+
+def test_a_pipe_that_nobody_writes_to_is_refused(tmp_path, monkeypatch):
+    path = tmp_path / "config.yaml"
+    os.mkfifo(path)
+    writer = os.open(path, os.O_RDWR)
+    monkeypatch.setattr(documents, "_PIPE_SECONDS", 0.1)
+    with pytest.raises(ConfigError, match=r"train\(--config\): .* has not been written to its end"):
+        train.parse([f"--config={path}"])
+    os.close(writer)
+    with pytest.raises(ConfigError, match=r"train\(--config\): /dev/zero: has more than 8 MB"):
+        train.parse(["--config=/dev/zero"])
 
 
 def test_what_a_run_writes_is_such_a_file(tmp_path):

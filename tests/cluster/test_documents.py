@@ -46,6 +46,10 @@ def test_all_documents_are_read(tmp_path):
         ("{a: " * 2000, "is not YAML"),
         ("a: !!python/object:os.system x", "could not determine a constructor for the tag"),
         ("a: \x00", "is not YAML"),
+        ("a: 1" + ":1" * 3_000_000, "has a number of 6000001 characters (line 1 column 4)"),
+        ("a: 1" + ":1" * 3_000_000 + ".5", "has a number of 6000003 characters"),
+        ("a: " + "9" * 5000, "has a number of 5000 characters"),
+        *((f"a: !!{tag}", "is not YAML that can be read") for tag in ("int", "bool", "timestamp")),
     ],
 )
 def test_yaml_that_is_none_or_too_much_is_refused(tmp_path, text, said):

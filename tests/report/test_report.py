@@ -10,6 +10,7 @@ import pytest
 
 from tfdist.cli import main
 from tfdist.errors import ConfigError
+from tfdist.report import run as module
 from tfdist.report.page import row
 from tfdist.report.run import FILE, read
 
@@ -65,6 +66,38 @@ def test_runs_become_one_page_and_figures(run, tmp_path, capsys):
     assert "a &lt;run&gt;" in text and "<run>" not in text
     assert text.count("data:image/png;base64,") == len(list(folder.iterdir())) == 5
     assert "http" not in text  # It needs nothing else.
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "[" * 100_000,
+        '{"event": "start", "time": 1e999}',
+        '{"event": "epoch", "epoch": 1.5, "time": 1}',
+        '{"event": "epoch", "epoch": 1' + "0" * 5000 + ', "time": 1}',
+        '["event"]',
+    ],
+)
+def test_a_line_that_is_no_event_of_a_run_is_left_out(run, tmp_path, line):
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / FILE).write_text(f"{line}\n{(run / FILE).read_text()}")
+    assert read(tmp_path / "b").epochs == read(run).epochs
+
+
+def test_figures_that_are_too_large_to_draw_are_left_out(run, tmp_path, capsys):
+    huge = epoch(2, 160.0, loss=10**400, val_accuracy=-(10**400), memory=10**400)
+    made = write(tmp_path / "b", [{**START, "time": 5.0}, epoch(0, 9.0, loss=3.0), huge])
+    assert main(["report", str(made), "--output", str(tmp_path / "b.html")]) == 0
+
+
+def test_what_has_no_end_is_refused(monkeypatch, capsys):
+    monkeypatch.setattr(module, "_MOST_BYTES", 1 << 20)
+    assert main(["report", "/dev/zero"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert (
+        line
+        == "tfdist: report: /dev/zero: has more than 1 MB; give the --output-dir of a tfdist train"
+    )
 
 
 def test_a_browser_shows_the_page(run, tmp_path):

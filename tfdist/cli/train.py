@@ -7,10 +7,9 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-import yaml
-
 from tfdist.cli.arguments import Parser, flag
 from tfdist.cluster import Cluster
+from tfdist.cluster.documents import load_documents
 from tfdist.errors import ConfigError
 from tfdist.option_fields import Option, option, options_of
 from tfdist.programs.options import CLUSTER, OUTPUT, PLACES, TrainOptions
@@ -19,7 +18,15 @@ from tfdist.runtime import process_one, sigterm
 from tfdist.runtime.lost_output import survive_broken_pipe
 from tfdist.runtime.startup import prefer_onednn, start_tensorflow
 from tfdist.strategy.kinds import check_parameter_servers
-from tfdist.validation import MOST_SECONDS, did_you_mean, kind, quote
+from tfdist.validation import (
+    MOST_SECONDS,
+    did_you_mean,
+    kind,
+    plural,
+    printable,
+    quote,
+    reject,
+)
 
 _EXAMPLES = (
     "tfdist train --epochs 3 --output-dir runs/digits",
@@ -101,25 +108,30 @@ def parse(argv: list[str]) -> dict[str, Any]:
 
 def _read_config(path: str, known: Mapping[str, Option]) -> dict[str, Any]:
     """Returns the values of the options that a file gives."""
-    where = f"train(--config): {quote(path)}"
     try:
-        with open(path, encoding="utf-8") as file:
-            found = yaml.safe_load(file)
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "it is not text"
-        raise ConfigError(f"{where} cannot be read ({reason})") from None
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{where} is not YAML: {' '.join(str(error).split())[:200]}") from None
-    if not isinstance(found, dict):
-        raise ConfigError(f"{where} holds {kind(found)}; allowed: flags and their values")
+        found = [each for each in load_documents(path, "give flags and values") if each is not None]
+    except ConfigError as error:
+        raise ConfigError(f"train(--config): {error}") from None
+    where = f"train(--config): {printable(path)}"
+    if len(found) != 1 or not isinstance(found[0], dict):
+        holds = kind(found[0]) if len(found) == 1 else plural(len(found), "document")
+        raise ConfigError(f"{where} holds {holds}; allowed: flags and their values")
     values = {}
-    for key, value in found.items():
+    for key, value in found[0].items():
         name = str(key).replace("-", "_")
         if name not in known:
             raise ConfigError(
                 f"{where}: {quote(key)} is not a flag of tfdist train{did_you_mean(name, known)}"
             )
         if value is not None:
-            text = ",".join(map(str, value)) if isinstance(value, list) else str(value)
+            parts = value if isinstance(value, list) else [value]
+            text = ",".join(_text(f"{where}: {flag(name)}", part) for part in parts)
             values[name] = known[name].read(f"{where}: {flag(name)}", text)
     return values
+
+
+def _text(where: str, value: Any) -> str:
+    """Returns a value as the command line would have it."""
+    if not isinstance(value, (str, int, float)):
+        reject(where, f"{kind(value)} is given; allowed: one value, or several for a list")
+    return str(value)

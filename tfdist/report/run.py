@@ -7,11 +7,17 @@ import json
 import pathlib
 from typing import Any
 
+from tfdist.cluster.documents import read_text
 from tfdist.errors import ConfigError
-from tfdist.validation import quote
+from tfdist.validation import number, quote, whole_number
 
 # The file, in the output directory: a JSON object a line.
 FILE = "events.jsonl"
+
+_WANTED = "give the --output-dir of a tfdist train"
+_MOST_BYTES = 256 << 20
+# More digits than these are read as a float.
+_MOST_DIGITS = 18
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,12 +68,9 @@ def read(path: pathlib.Path) -> Run:
     """
     file = path / FILE if path.is_dir() else path
     try:
-        text = file.read_text(errors="replace")
-    except OSError as error:
-        raise ConfigError(
-            f"report: {quote(str(file))} cannot be read ({error.strerror}); give the --output-dir "
-            "of a tfdist train"
-        ) from None
+        text = read_text(str(file), _WANTED, most=_MOST_BYTES, errors="replace")
+    except ConfigError as error:
+        raise ConfigError(f"report: {error}") from None
     events = [event for line in text.splitlines() if (event := _event(line)) is not None]
     starts = [event for event in events if event["event"] == "start"]
     latest = {int(event["epoch"]): event for event in events if event["event"] == "epoch"}
@@ -81,8 +84,13 @@ def read(path: pathlib.Path) -> Run:
 def _event(line: str) -> dict[str, Any] | None:
     """Returns a line's event; None if it was cut off, or is not an event of a run."""
     try:
-        event = json.loads(line)
-        known = event["event"] == "start" or isinstance(event["epoch"], int)
-        return event if known and isinstance(event["time"], int | float) else None
-    except (ValueError, TypeError, KeyError):
+        event = json.loads(line, parse_int=_integer)
+        whole_number("epoch", event.get("epoch", 0), least=0)
+        known = event["event"] == "start" or "epoch" in event
+        return event if known and number("time", event["time"]) is not None else None
+    except (AttributeError, ConfigError, KeyError, RecursionError, TypeError, ValueError):
         return None
+
+
+def _integer(text: str) -> float:
+    return int(text) if len(text) <= _MOST_DIGITS else float(text)
