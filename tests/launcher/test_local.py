@@ -152,6 +152,38 @@ os.kill(os.getpid(), signal.SIGKILL)
     assert "worker/1 failed first: killed by SIGKILL" in err
 
 
+def test_a_task_that_is_long_in_ending_is_the_cause_and_not_who_complains(launch: Launch) -> None:
+    """As where a mistake has been made and what was logged is still on its way to somewhere."""
+    code, _, err = launch.run(
+        "--workers 2 --max-restarts 1 --restart-delay 0.01",
+        """
+mark("up")
+wait_for(2)
+if name == "worker/0":
+    sys.exit(138)
+time.sleep(4)
+sys.exit(1)
+""",
+    )
+    assert code == 1
+    assert "worker/1 failed first: exit code 1" in err and "again" not in err
+
+
+def test_who_runs_on_while_others_complain_is_named(launch: Launch) -> None:
+    code, _, err = launch.run(
+        "--workers 2 --evaluator 1 --grace 0.1",
+        """
+mark("up")
+wait_for(3)
+if name == "worker/0":
+    sys.exit(138)
+time.sleep(1000)
+""",
+    )
+    assert code == 138
+    assert "tfdist: worker/1 still runs, and worker/0 has lost a peer\n" in err
+
+
 def test_a_task_that_ignores_sigterm_is_killed_after_the_grace_period(launch: Launch) -> None:
     code, _, _ = launch.run(
         "--workers 2 --grace 0.5",

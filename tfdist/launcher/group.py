@@ -22,10 +22,12 @@ from tfdist.launcher.stall_watch import Stall, StallWatch
 # The number of the run that a task is part of.
 ATTEMPT_VARIABLE = "TFDIST_ATTEMPT"
 
-# A task that reports "I lost a peer" may do so before the peer is seen to have ended.
+# A task that reports "I lost a peer" may do so before the peer is seen to have ended: the least
+# time that the others then have to end by themselves, whatever the grace.
 _SETTLE_SECONDS = 2.0
 _TICK_SECONDS = 0.5
 _AGAIN_SECONDS = 1.0
+_MAX_NAMED = 8
 
 
 @dataclass(frozen=True)
@@ -69,7 +71,8 @@ class RunContext:
         stream: Receives the tasks' lines.
         report: Receives the launcher's own.
         say: Prints one of these.
-        grace: Seconds a task has between SIGTERM and SIGKILL.
+        grace: Seconds a task has between SIGTERM and SIGKILL, and to end by itself where another
+            one complains of a lost peer.
     """
 
     selector: selectors.BaseSelector
@@ -204,7 +207,8 @@ class GroupRun:
         if end.complains:  # Of a task that was stopped, before the stall limit.
             self._lose(self._context.watch.stopped(self._running))
         restarts = self._context.restarts
-        if self._has_ps and end.task.startswith("worker/") and restarts.allow(end):
+        alone = self._has_ps and end.task.startswith("worker/") and not self._failures
+        if alone and restarts.allow(end):
             delay = restarts.next_delay(
                 now - self.last[end.task].started, self._context.watch.has_worked(end.task)
             )
@@ -213,7 +217,9 @@ class GroupRun:
             self._agenda.starts.append((now + delay, end.task))
             return
         self._failures.append(end)
-        settle = now + (_SETTLE_SECONDS if end.complains else 0.0)
+        # Whoever has failed for good may take long to end: to upload, say, what it has logged.
+        wait = max(_SETTLE_SECONDS, self._context.grace) if end.complains else 0.0
+        settle = now + wait
         self._agenda.settle = min(self._agenda.settle or settle, settle)
 
     def _lose(self, stalls: Sequence[Stall]) -> None:
@@ -226,17 +232,27 @@ class GroupRun:
 
     def _do_what_is_due(self, now: float) -> None:
         agenda, grace = self._agenda, self._context.grace
-        if self._failures and agenda.settle is not None and now >= agenda.settle:
-            agenda.settle, agenda.terminate = None, now
+        if agenda.settle is not None:
+            left = [name for name in self._running if not name.startswith("evaluator/")]
+            if now >= agenda.settle or not left:
+                self._tell_who_ran_on(left)
+                agenda.terminate = now
         if not self._failures and self._undisturbed and self._complete():
             self._done = True
             agenda.terminate = now + grace
         if agenda.terminate is not None and now >= agenda.terminate:
-            agenda.terminate, agenda.kill = None, now + grace
+            agenda.settle, agenda.terminate, agenda.kill = None, None, now + grace
             self._each(TaskProcess.terminate)
         if agenda.kill is not None and now >= agenda.kill:
             agenda.kill = now + _AGAIN_SECONDS  # Should one have missed it.
             self._each(TaskProcess.kill)
+
+    def _tell_who_ran_on(self, left: Sequence[str]) -> None:
+        """Names the tasks that have not ended although others complain of a lost peer."""
+        if left and all(end.complains for end in self._failures):
+            named = ", ".join(left[:_MAX_NAMED]) + (" and more" if len(left) > _MAX_NAMED else "")
+            runs = "still runs" if len(left) == 1 else "still run"
+            self._context.say(f"{named} {runs}, and {self._failures[0].task} has lost a peer")
 
     def _complete(self) -> bool:
         """Returns whether the job has done its work, even if some tasks still run."""
