@@ -392,19 +392,33 @@ def test_the_job_goes_back_into_the_queue_by_exit_code(
     assert stage.run() == end
     assert ("scontrol requeue 7" in stage.calls()) == again
     if not again:
-        assert not ends.exists()
+        assert not list(stage.folder.glob(".job-7.*"))
 
 
 def test_ten_failures_are_allowed_and_any_number_of_time_limits(stage: Stage) -> None:
     stage.program("scontrol", "")
     for number in range(1, 12):
-        stage.program("srun", "exit 128")
+        stage.program("srun", 'touch "$TFDIST_SAVED"; exit 128')
         assert stage.run() == 143
         assert "scontrol requeue 7" in stage.calls()
         stage.program("srun", "exit 138")
         assert stage.run() == 138
         assert ("scontrol requeue 7" in stage.calls()) == (number <= 10)
-    assert not (stage.folder / ".job-7.ends").exists()
+    assert not list(stage.folder.glob(".job-7.*"))
+
+
+def test_ten_stops_are_allowed_without_a_new_checkpoint(stage: Stage) -> None:
+    """Else a job that ends with 143 by itself, or saves nothing, would come back without end."""
+    stage.program("scontrol", "")
+    for number in range(1, 12):
+        stage.program("srun", "exit 128")
+        assert stage.run() == 143
+        assert ("scontrol requeue 7" in stage.calls()) == (number <= 10)
+        if number == 5:  # What an earlier run has saved does not count twice.
+            stage.program("srun", 'touch "$TFDIST_SAVED"; exit 128')
+            assert stage.run() == 143
+            assert "scontrol requeue 7" in stage.calls()
+    assert not list(stage.folder.glob(".job-7.*"))
 
 
 def test_setup_comes_before_the_tasks(stage: Stage) -> None:

@@ -16,6 +16,7 @@ from tfdist.errors import EXIT_CONFIG, EXIT_PREEMPTED
 from tfdist.render.slurm_job import SlurmJob
 from tfdist.render.variables import filled_in
 from tfdist.render.workload import MAX_RESTARTS
+from tfdist.runtime.heartbeat import SAVED_VARIABLE
 
 # Added by `tfdist task` to the code of a command that failed for good.
 NO_RETRY = 200
@@ -165,6 +166,9 @@ def _step(job: SlurmJob) -> list[str]:
     return [
         "# The ends that count are noted here until the job is over.",
         'ends="$PWD/.$SLURM_JOB_NAME-$SLURM_JOB_ID.ends"',
+        "# Trainer makes this file at a new checkpoint; a program that saves by itself must.",
+        f'export {SAVED_VARIABLE}="${{ends%.ends}}.saved"',
+        f'rm -f "${SAVED_VARIABLE}"',
         "code=0",
         f"{srun} \\",
         *(f"    {words} \\" for words in _container(job)),
@@ -196,22 +200,27 @@ def _ending() -> list[str]:
         'if noted=$(grep -s -m 1 "^2" "$ends"); then code=$noted; fi',
         f"# {NO_RETRY} and above, by 'tfdist task': failed for good, "
         f"with that code less {NO_RETRY}.",
-        f"# {STOPPED}, by 'tfdist task': told to stop, as before the time limit. Other codes above",
-        f"# it: a peer was lost, which may happen {MAX_RESTARTS} times. Go on from the last",
-        "# checkpoint.",
+        f"# {STOPPED}, by 'tfdist task': told to stop, as before the time limit. Above it: a peer",
+        "# was lost. The job goes on from its last checkpoint: each time that it was told to stop",
+        f"# and has a new one, else {MAX_RESTARTS} times.",
         "again=",
         f'if [ "$code" -ge {NO_RETRY} ]; then',
         f"    code=$((code - {NO_RETRY}))",
-        f'elif [ "$code" -eq {STOPPED} ]; then',
+        f'elif [ "$code" -eq {STOPPED} ] && [ -e "${SAVED_VARIABLE}" ]; then',
         f"    code={EXIT_PREEMPTED} again=1",
-        f'elif [ "$code" -gt {STOPPED} ]; then',
+        f'elif [ "$code" -ge {STOPPED} ]; then',
+        f'    [ "$code" -ne {STOPPED} ] || code={EXIT_PREEMPTED}',
         '    echo "$code" >>"$ends"',
-        f'    [ "$(grep -c . "$ends")" -gt {MAX_RESTARTS} ] || again=1',
+        f'    if [ "$(grep -c . "$ends")" -gt {MAX_RESTARTS} ]; then',
+        f'        echo "tfdist: not started again: {MAX_RESTARTS} restarts did not help" >&2',
+        "    else",
+        "        again=1",
+        "    fi",
         "fi",
         'if [ "$again" ]; then',
         '    scontrol requeue "$SLURM_JOB_ID"',
         "else",
-        '    rm -f "$ends"',
+        f'    rm -f "$ends" "${SAVED_VARIABLE}"',
         "fi",
         'exit "$code"',
     ]

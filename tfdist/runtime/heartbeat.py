@@ -12,6 +12,9 @@ those whose `fed` is newer wait for a peer (unless they were stopped, which the 
 
 A transport that waits for a peer says so by `record_waiting`, in a file with `.waits` at its end.
 
+The file that `TFDIST_SAVED` names is made at each new checkpoint: whoever starts the job again
+sees by it that the job gets on.
+
 A task that writes a heartbeat prints the stacks of its Python threads on SIGUSR1.
 
 The phases: building (strategy, model), meeting (the peers), serving (as a ps, or as a worker
@@ -32,6 +35,7 @@ from dataclasses import asdict, dataclass, field
 from tfdist.files import write_whole
 
 VARIABLE = "TFDIST_HEARTBEAT"
+SAVED_VARIABLE = "TFDIST_SAVED"
 PHASES = (
     "building",
     "meeting",
@@ -129,6 +133,14 @@ def record_waiting(waits: bool) -> None:
             open(f"{path}.waits", "w").close()
         elif path:
             os.unlink(f"{path}.waits")
+
+
+def record_saved() -> None:
+    """Records that this process has saved a new checkpoint, where a file for that is named."""
+    path = os.environ.get(SAVED_VARIABLE, "")
+    if path:
+        with contextlib.suppress(OSError):
+            open(path, "w").close()
 
 
 def files(path: str) -> tuple[str, ...]:

@@ -172,6 +172,16 @@ def test_what_a_killed_writer_left_is_cleared_away(tmp_path):
     assert names(tmp_path) == ["checkpoint-0000000001.tfdist", "notes.txt"]
 
 
+def test_a_new_checkpoint_is_told_to_whoever_starts_the_job_again(tmp_path, monkeypatch):
+    saved, folder = tmp_path / "saved", tmp_path / "checkpoints"
+    monkeypatch.setenv("TFDIST_SAVED", str(saved))
+    fill(folder, [1])
+    assert saved.exists()
+    saved.unlink()
+    fill(folder, [1])  # Stopped again at the same step.
+    assert not saved.exists()
+
+
 def test_a_directory_that_cannot_be_made_is_named(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match=r"checkpoint_dir: '.*/file/x' cannot be written to"):

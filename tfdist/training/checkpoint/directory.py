@@ -13,6 +13,7 @@ from typing import Any
 from tfdist import __version__
 from tfdist.errors import CheckpointError, ConfigError
 from tfdist.files import FileLock, NoLocksError
+from tfdist.runtime.heartbeat import record_saved
 from tfdist.runtime.log import LOGGER
 from tfdist.runtime.timeouts import wait_seconds
 from tfdist.training.checkpoint import file as checkpoint_file
@@ -189,7 +190,10 @@ class CheckpointDirectory:
 
     def _finish(self, number: int, temporary: Path, path: Path) -> None:
         try:
+            is_new = not path.exists()  # Else this run has come no further than the one before.
             checkpoint_file.finish(temporary, path)
+            if is_new:
+                record_saved()
             self._damaged.discard(path.name)
             self._prune(number)
         except Exception as error:  # Raised later, by `wait`, in the caller's thread.
