@@ -181,6 +181,53 @@ print("attempt", attempt)
 
 
 @pytest.mark.cluster
+def test_a_host_that_is_off_is_named_and_waited_for(jobs: Jobs) -> None:
+    a, b = jobs.two.addresses
+    process = jobs.start(
+        f"--hosts {a},{b} --max-restarts 1 --restart-delay 0.01 --grace 1",
+        """
+wait_for(2 * int(attempt))
+if attempt == "1":
+    time.sleep(1000)
+""",
+    )
+    jobs.until_up(2)
+    jobs.two.power_off(1)
+    assert process.stderr is not None
+    said = []
+    for line in process.stderr:
+        said.append(line)
+        if "cannot be reached" in line:
+            break
+    jobs.two.power_on(1)
+    _, err = process.communicate(timeout=SOON)
+    assert process.returncode == 0, said + [err]
+    assert said[-1].startswith(f"tfdist: {b} cannot be reached (ssh: ")
+    assert said[-1].endswith("; waiting for it, 300 s at most\n")
+    assert "(restart 1 of 1)" in "".join(said)
+
+
+@pytest.mark.cluster
+def test_a_host_that_stays_off_ends_the_job(jobs: Jobs, monkeypatch: pytest.MonkeyPatch) -> None:
+    a, b = jobs.two.addresses
+    monkeypatch.setenv("TFDIST_WAIT", "3")
+    process = jobs.start(
+        f"--hosts {a},{b} --max-restarts 5 --restart-delay 0.01 --grace 1", "time.sleep(1000)"
+    )
+    jobs.until_up(2)
+    jobs.two.power_off(1)
+    try:
+        _, err = process.communicate(timeout=SOON)
+        assert process.returncode == 138
+        assert err.count("starting all tasks again") == 1
+        assert err.endswith(
+            f"tfdist: {b} did not come back within 3 s; start it, or set TFDIST_WAIT\n"
+        )
+    finally:
+        jobs.two.power_on(1)
+
+
+@pytest.mark.cluster
 @pytest.mark.parametrize(
     ("number", "expected"),
     [

@@ -63,7 +63,7 @@ class TwoHosts:
         network = f"10.{128 + (number >> 8) % 64}.{number % 256}"
         self.addresses = (f"{network}.1", f"{network}.2")
         self._spaces = (f"{self.folder.name}-a", f"{self.folder.name}-b")
-        self._daemons: list[subprocess.Popen[bytes]] = []
+        self._daemons: dict[int, subprocess.Popen[bytes]] = {}
 
     def start(self) -> None:
         """Starts all of it, or skips the test where that cannot be done."""
@@ -82,13 +82,10 @@ class TwoHosts:
         for key in ("key", "stranger"):
             text = _SSH.format(port=_PORT, folder=self.folder, key=key)
             (self.folder / f"ssh-{key}").write_text(text)
+        self._sshd = sshd
         os.makedirs("/run/sshd", exist_ok=True)
-        for address, space in zip(self.addresses, self._spaces, strict=True):
-            config = self.folder / f"sshd-{space}"
-            config.write_text(_SSHD.format(address=address, port=_PORT, folder=self.folder))
-            log = self.folder / f"log-{space}"
-            command = ["ip", "netns", "exec", space, sshd, "-D", "-f", config, "-E", log]
-            self._daemons.append(subprocess.Popen(command, stdin=subprocess.DEVNULL))
+        for host in (0, 1):
+            self.power_on(host)
         for address in self.addresses:
             probe = self.command(0, *self.ssh().split(), address, "true")
             wait(
@@ -124,10 +121,27 @@ class TwoHosts:
         """Mends it."""
         subprocess.run(["ip", "-n", self._spaces[0], "link", "set", "wire", "up"], check=True)
 
+    def power_on(self, host: int) -> None:
+        """Starts one of them, whose sshd then answers soon."""
+        address, space = self.addresses[host], self._spaces[host]
+        config = self.folder / f"sshd-{space}"
+        config.write_text(_SSHD.format(address=address, port=_PORT, folder=self.folder))
+        words = (self._sshd, "-D", "-f", str(config), "-E", str(self.folder / f"log-{space}"))
+        self._daemons[host] = subprocess.Popen(self.command(host, *words), stdin=subprocess.DEVNULL)
+
+    def power_off(self, host: int) -> None:
+        """Kills all that runs on one of them."""
+        daemon = self._daemons.pop(host)
+        daemon.kill()
+        daemon.wait()
+        for process in self.processes(host):
+            with contextlib.suppress(psutil.Error):
+                process.kill()
+
     def processes(self, host: int) -> list[psutil.Process]:
         """What runs on one of them next to its sshd."""
         space = os.stat(f"/run/netns/{self._spaces[host]}").st_ino
-        daemons = {daemon.pid for daemon in self._daemons}
+        daemons = {daemon.pid for daemon in self._daemons.values()}
         found = []
         for process in psutil.process_iter():
             with contextlib.suppress(OSError, psutil.Error):
@@ -142,7 +156,7 @@ class TwoHosts:
 
     def close(self) -> None:
         """Ends all of it, and sees that nothing is left."""
-        for daemon in self._daemons:
+        for daemon in self._daemons.values():
             daemon.kill()
             daemon.wait()
         left = []

@@ -10,7 +10,7 @@ import selectors
 import signal
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TextIO
@@ -81,6 +81,7 @@ class Supervisor:
         options: Its options.
         stream: Receives the tasks' lines; stdout by default.
         report: Receives the supervisor's own lines; stderr by default.
+        before_restart: Waits for what the job needs to start again; returns whether it is there.
 
     Attributes:
         cause: After `run`, the end that the job failed by; None if it did not, or was stopped.
@@ -93,8 +94,10 @@ class Supervisor:
         *,
         stream: TextIO | None = None,
         report: TextIO | None = None,
+        before_restart: Callable[[RunContext], bool] = lambda context: True,
     ) -> None:
         self._job = job
+        self._before_restart = before_restart
         self._options = options
         self._stream, self._report = two_outlets(
             sys.stdout if stream is None else stream, sys.stderr if report is None else report
@@ -174,8 +177,12 @@ class Supervisor:
             worked = any(context.watch.has_worked(name) for name in self._names)
             delay = self._restarts.next_delay(time.monotonic() - started, worked)
             self._say(f"starting all tasks again in {delay:g} s ({self._restarts})")
-            if not _sleep(delay, context):
+            is_ready = pause(delay, context) and self._before_restart(context)
+            if context.signals.ending:
                 return self._interrupted(context.signals, run)
+            if not is_ready:
+                self.cause = cause
+                return cause.exit_code
 
     def _interrupted(self, signals: Signals, run: GroupRun) -> int:
         """Returns the exit code of a job that was stopped: 143 only where it has saved."""
@@ -279,8 +286,13 @@ def _allow_descriptors(tasks: int) -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
 
 
-def _sleep(seconds: float, context: RunContext) -> bool:
-    """Waits; returns False if a signal to end came first."""
+def pause(seconds: float, context: RunContext) -> bool:
+    """Waits; returns False if a signal to end came first.
+
+    Args:
+        seconds: How long, at most.
+        context: That of the run, which receives the signals.
+    """
     until = time.monotonic() + seconds
     while not context.signals.ending and (left := until - time.monotonic()) > 0:
         if context.selector.select(left):

@@ -17,9 +17,10 @@ import tfdist
 from tfdist.cluster.address import address_key, check_address, is_loopback
 from tfdist.cluster.secret import VARIABLE as SECRET_VARIABLE
 from tfdist.errors import EXIT_KILLED, EXIT_PEER_LOST, ConfigError
-from tfdist.launcher.group import ATTEMPT_VARIABLE
+from tfdist.launcher.group import ATTEMPT_VARIABLE, RunContext
 from tfdist.launcher.job import Job
-from tfdist.launcher.local import LaunchOptions, Supervisor
+from tfdist.launcher.local import LaunchOptions, Supervisor, pause
+from tfdist.runtime.timeouts import WAIT_VARIABLE, wait_seconds
 from tfdist.validation import quote, reject
 
 _WHERE = "--hosts"
@@ -29,6 +30,9 @@ _HOST = re.compile(r"(?:([A-Za-z0-9_][\w.-]*)@)?(\[[^]]*\]|[^:@\[\]]+)(?::([0-9]
 _SSH = ("-T", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10")
 _SSH_ALIVE = ("-o", "ServerAliveInterval=10", "-o", "ServerAliveCountMax=3")
 _ANSWER_SECONDS = 30.0
+# Between two calls of a machine that does not answer, and two looks at the calls.
+_AGAIN_SECONDS = 2.0
+_LOOK_SECONDS = 0.2
 _SSH_FAILED = 255
 # Seconds that the launcher of a machine has more than its tasks to end.
 _LAUNCHER_SECONDS = 5.0
@@ -107,6 +111,7 @@ def launch_on_hosts(
         ConfigError: A machine cannot be reached, or lacks what it needs. Nothing was started.
     """
     words = _words(ssh)
+    wait = wait_seconds()
     port = _greet(hosts, words)
     env = dict(options.env)
     secret = env.get(SECRET_VARIABLE) or os.environ.get(SECRET_VARIABLE)
@@ -131,7 +136,11 @@ def launch_on_hosts(
         cpus_per_task="none",
         gpus_per_task="none",
     )
-    code = Supervisor(job, all_of_it).run()
+
+    def all_answer(context: RunContext) -> bool:
+        return _wait_for_all(hosts, words, wait, context)
+
+    code = Supervisor(job, all_of_it, before_restart=all_answer).run()
     return EXIT_PEER_LOST if code == EXIT_KILLED else code
 
 
@@ -170,18 +179,7 @@ def _greet(hosts: Sequence[Host], ssh: Sequence[str]) -> int:
     """
     line = _there([sys.executable, "-c", _GREETING])
     until = time.monotonic() + _ANSWER_SECONDS
-    calls = [
-        subprocess.Popen(
-            [*ssh, *_SSH, host.login, line],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            errors="replace",
-            start_new_session=True,
-        )
-        for host in hosts
-    ]
+    calls = [_call(host, ssh, line) for host in hosts]
     ports = []
     try:
         for host, call in zip(hosts, calls, strict=True):
@@ -200,9 +198,59 @@ def _greet(hosts: Sequence[Host], ssh: Sequence[str]) -> int:
     return ports[0]
 
 
+def _wait_for_all(
+    hosts: Sequence[Host], ssh: Sequence[str], seconds: float, context: RunContext
+) -> bool:
+    """Waits until all hosts answer; returns False if one stays away, or a signal to end came.
+
+    So a host that is off, or is starting anew, is named, and costs one restart only.
+    """
+    until = time.monotonic() + seconds
+    calls = {host: _call(host, ssh, "true") for host in hosts}
+    try:
+        for host in hosts:
+            is_named = False
+            while (code := calls[host].poll()) in (None, _SSH_FAILED):
+                if time.monotonic() > until:
+                    context.say(
+                        f"{host.name} did not come back within {seconds:g} s; start it, or set "
+                        f"{WAIT_VARIABLE}"
+                    )
+                    return False
+                if code is not None:
+                    last = _last_line(calls[host].communicate()[1], code)
+                    if not is_named:
+                        context.say(
+                            f"{host.name} cannot be reached ({last}); waiting for it, "
+                            f"{seconds:g} s at most"
+                        )
+                    is_named = True
+                if not pause(_LOOK_SECONDS if code is None else _AGAIN_SECONDS, context):
+                    return False
+                if code is not None:
+                    calls[host] = _call(host, ssh, "true")
+        return True
+    finally:
+        for call in calls.values():
+            call.kill()
+            call.communicate()
+
+
+def _call(host: Host, ssh: Sequence[str], line: str) -> subprocess.Popen[str]:
+    """Logs in to a host and starts a line of shell there."""
+    return subprocess.Popen(
+        [*ssh, *_SSH, host.login, line],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
+        start_new_session=True,
+    )
+
+
 def _port(host: Host, ssh: Sequence[str], code: int, out: str, err: str) -> int:
-    said = [line.strip() for line in err.splitlines() if line.strip()]
-    last = said[-1] if said else f"exit code {code}"
+    last = _last_line(err, code)
     if code == _SSH_FAILED:
         reject(_WHERE, f"{host.name} cannot be reached ({last}); {_see(host, ssh)}")
     words = out.split()[-3:]
@@ -215,6 +263,11 @@ def _port(host: Host, ssh: Sequence[str], code: int, out: str, err: str) -> int:
     if words[1] != tfdist.__version__:
         reject(_WHERE, f"{host.name} has tfdist {words[1]}, and this machine {tfdist.__version__}")
     return int(words[2])
+
+
+def _last_line(err: str, code: int) -> str:
+    said = [line.strip() for line in err.splitlines() if line.strip()]
+    return said[-1] if said else f"exit code {code}"
 
 
 def _see(host: Host, ssh: Sequence[str]) -> str:
