@@ -181,7 +181,7 @@ time.sleep(1000)
 """,
     )
     assert code == 138
-    assert "tfdist: worker/1 still runs, and worker/0 has lost a peer\n" in err
+    assert "tfdist: worker/1 has not ended, although worker/0 has lost a peer\n" in err
 
 
 def test_a_task_that_ignores_sigterm_is_killed_after_the_grace_period(launch: Launch) -> None:

@@ -251,8 +251,9 @@ class GroupRun:
         """Names the tasks that have not ended although others complain of a lost peer."""
         if left and all(end.complains for end in self._failures):
             named = ", ".join(left[:_MAX_NAMED]) + (" and more" if len(left) > _MAX_NAMED else "")
-            runs = "still runs" if len(left) == 1 else "still run"
-            self._context.say(f"{named} {runs}, and {self._failures[0].task} has lost a peer")
+            have = "has" if len(left) == 1 else "have"
+            lost = f"although {self._failures[0].task} has lost a peer"
+            self._context.say(f"{named} {have} not ended, {lost}")
 
     def _complete(self) -> bool:
         """Returns whether the job has done its work, even if some tasks still run."""
