@@ -31,6 +31,12 @@ for late in (None, 0, 1):
     found.append(np.concatenate([w.ravel() for w in model.get_weights()]).tolist())
 assert found[0] == found[1] == found[2], found
 print("FOUND", found[0], flush=True)
+# As an actor that is used again does, whose ports are others then.
+elsewhere = {"worker": ["127.0.0.1:4001", "127.0.0.1:4002"]}
+try:
+    tfdist.multi_worker_mirrored_strategy(tfdist.Cluster.from_cluster_spec(elsewhere))
+except tfdist.ConfigError as error:
+    print("REFUSED", error, flush=True)
 """
 
 
@@ -38,7 +44,9 @@ print("FOUND", found[0], flush=True)
 @pytest.mark.long
 def test_workers_need_not_build_their_second_strategy_at_once(tmp_path):
     said = []
-    for code, output in run_workers(tmp_path, PROGRAM):
+    for code, output in run_workers(tmp_path, PROGRAM, environment={"TFDIST_WAIT": "60"}):
         assert code == 0, output
         said += [line for line in output.splitlines() if line.startswith("FOUND ")]
+        assert "REFUSED cluster: this process is worker/" in output
+        assert "and cannot be worker/0 at 127.0.0.1:4001 as well" in output
     assert len(said) == 2 and said[0] == said[1]

@@ -23,7 +23,7 @@ from tfdist.strategy.beats import Beats
 from tfdist.strategy.devices import find_devices, full_name, grow_gpu_memory
 from tfdist.strategy.kinds import AUTO, BY_NAME, NAMES, check_parameter_servers, choose
 from tfdist.strategy.private_port import close_to_others
-from tfdist.strategy.registry import connect, remember_strategy
+from tfdist.strategy.registry import check_same_cluster, connect, remember_strategy
 from tfdist.validation import one_of
 
 # Between 2 and 16 MiB a pack, an all-reduce of ResNet50's gradients takes two thirds of the
@@ -111,7 +111,8 @@ def multi_worker_mirrored_strategy(
         bytes_per_pack: The size of the packs that an all-reduce sends, in bytes.
 
     Raises:
-        ConfigError: The cluster has ps tasks, or this task is an evaluator.
+        ConfigError: The cluster has ps tasks, or this task is an evaluator, or this process has
+            joined another cluster.
         PeerError: Another task did not come in time.
 
     Example:
@@ -130,11 +131,12 @@ def multi_worker_mirrored_strategy(
             "take the ps tasks out, or use parameter_server"
         )
     _no_evaluator("multi_worker_mirrored", cluster)
+    check_same_cluster(cluster)
     grow_gpu_memory()
     options = tf.distribute.experimental.CommunicationOptions(bytes_per_pack=bytes_per_pack)
     meet(cluster)
     with watchdog(wait_seconds() + _CONNECT, f"{cluster.task}: connecting to the other workers"):
-        strategy = connect(f"{cluster.fingerprint()} {cluster.task}", _resolver(cluster), options)
+        strategy = connect(cluster, _resolver(cluster), options)
     close_to_others(cluster)
     excepthook.install(connected=True)
     sigterm.end_on_it()
