@@ -31,7 +31,7 @@ def test_a_fault_that_is_not_seen_again_is_forgiven(clock: Clock) -> None:
     assert not faults
 
 
-def test_only_what_stands_for_a_while_is_hopeless(clock: Clock) -> None:
+def test_what_stands_for_a_while_ends_the_meeting(clock: Clock) -> None:
     faults = Faults()
     for now in range(12):
         clock.now = float(now)
@@ -40,6 +40,10 @@ def test_only_what_stands_for_a_while_is_hopeless(clock: Clock) -> None:
         assert faults.stands() is (now > 10)
     faults.clear("foreign", "worker/1")
     assert not faults.stands(), "a taken port may become free"
+    for now in range(12, 122):
+        clock.now = float(now)
+        faults.see("taken", "worker/0", "it is taken")
+        assert faults.stands() is (now > 120)
 
 
 def test_the_gravest_fault_of_a_task_is_named_with_its_latest_words(clock: Clock) -> None:

@@ -136,7 +136,7 @@ def test_another_secret_is_let_in_nowhere(address: str, monkeypatch: pytest.Monk
     assert "where 127.0.0.1 came with another TFDIST_SECRET" in str(found["0"])
 
 
-GREETING = b"tfdist/3 " + b"c" * 32 + b"\n"
+GREETING = b"tfdist/4 " + b"c" * 32 + b"\n"
 NOISE = [
     b"",
     b"\n",
@@ -146,7 +146,7 @@ NOISE = [
     GREETING + b"\0\0\0\2" + b"p" * 32 + b"{}",
     GREETING + b"\0\0\0\6" + b"p" * 32 + b"[3, 4]",
     GREETING + b"\xff" * 5000,
-    b"tfdist/3 " + b"x" * 5000 + b"\n",
+    b"tfdist/4 " + b"x" * 5000 + b"\n",
 ]
 
 

@@ -4,6 +4,7 @@ import asyncio
 import concurrent.futures
 import contextlib
 import dataclasses
+import re
 import resource
 import socket
 import threading
@@ -12,10 +13,11 @@ from collections.abc import AsyncIterator, Callable, Iterator
 
 import pytest
 
+from tfdist import __version__
 from tfdist.cluster import Cluster
 from tfdist.errors import ConfigError, PeerError, TfdistError
 from tfdist.launcher.ports import free_ports
-from tfdist.rendezvous import meeting
+from tfdist.rendezvous import faults, meeting
 from tfdist.rendezvous.meeting import rendezvous
 from tfdist.rendezvous.messages import END, GO, LEAVE, WAIT, Hello, Problem, Status
 from tfdist.rendezvous.roster import Roster
@@ -175,6 +177,26 @@ def test_a_taken_port_is_named_on_every_task(taken: socket.socket) -> None:
         assert f"port {port} of worker/2 is taken by another program" in str(error)
 
 
+def test_a_port_that_stays_taken_ends_the_meeting_early_and_is_told_before(
+    taken: socket.socket, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """In pods the whole wait is half an hour."""
+    monkeypatch.setattr(faults, "TAKEN_SECONDS", 2.0)
+    monkeypatch.setattr(meeting, "TAKEN_SECONDS", 2.0)
+    monkeypatch.setattr(meeting, "_TELL_SECONDS", 0.3)
+    jobs = spec(2)
+    port = taken.getsockname()[1]
+    jobs["worker"].append(f"127.0.0.1:{port}")
+    line = f"port {port} of worker/2 is taken by another program"
+    for index, error in enumerate(meet(tasks(jobs, 0, 1, 2), 20 * SOON)):
+        assert isinstance(error, PeerError)
+        start = rf"rendezvous: worker/{index} gave up after \d+ s: "
+        assert re.fullmatch(
+            rf"{start}{line}; end that program, or give the task another port", str(error)
+        )
+    assert capfd.readouterr().err.count(f"{line}; waiting for it, 2 s at most\n") == 1
+
+
 def test_a_port_that_becomes_free_is_taken_then() -> None:
     jobs = spec(2)
     with socket.socket() as holder:
@@ -194,7 +216,7 @@ def test_a_name_that_does_not_resolve_is_named() -> None:
         assert "\n" not in str(error)
 
 
-GREETING = b"tfdist/3 " + b"c" * 32 + b"\n"
+GREETING = b"tfdist/4 " + b"c" * 32 + b"\n"
 GARBAGE = [
     b"",
     b"\n",
@@ -209,6 +231,7 @@ GARBAGE = [
     GREETING + b"\x00\x00\x13\x88" + b"p" * 32 + b"[" * 5000,
     GREETING + b"\x00\x00\x00\x02" + b"p" * 32 + b"{}",
     GREETING + b"\x00\x00\x00\x26" + b"p" * 32 + b'["worker/1", "0123456789abcdef", true]',
+    b"tfdist/3 " + b"c" * 32 + b"\n",
 ]
 
 
@@ -278,6 +301,8 @@ def test_strangers_neither_start_nor_stop_nor_crash_it() -> None:
 class Impostor:
     """Speaks for worker/`index` as a test says, to the real task worker/`other`."""
 
+    version = __version__
+
     def __init__(self, jobs: dict[str, list[str]], index: int, other: int) -> None:
         self.name = f"worker/{index}"
         self._address = ("127.0.0.1", ports_of(jobs)[other])
@@ -286,7 +311,7 @@ class Impostor:
         self.key = next(iter(Roster(c, "").key for c in tasks(jobs, index)))
 
     def hello(self, *, reports: bool = False) -> list[object]:
-        return Hello(self.name, "0123456789abcdef", reports).encode()
+        return Hello(self.name, "0123456789abcdef", reports, self.version).encode()
 
     @contextlib.asynccontextmanager
     async def call(
@@ -379,6 +404,44 @@ def test_who_gives_up_takes_the_leaders_last_answer(last: str, ended: type) -> N
         asyncio.run(asyncio.wait_for(lead(), SOON))
         follower.join(20.0)  # It does not wait for long, nor until the leader hangs up.
     assert [type(result) for result in results] == [ended]
+
+
+@pytest.mark.parametrize("other", [0, 1])
+@pytest.mark.parametrize("version", ["9.9.9", ""])
+def test_another_version_is_named(
+    other: int, version: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also one that greets in another way."""
+    monkeypatch.setattr(faults, "_HOPELESS_SECONDS", 0.5)
+    jobs = spec(2)
+    results: list[TfdistError | None] = []
+    impostor = Impostor(jobs, 1 - other, other=other)
+    impostor.version = version
+    task = in_background(lambda: results.extend(meet(tasks(jobs, other), SOON)))
+
+    async def greet_otherwise() -> None:
+        while True:
+            caller, _ = await asyncio.get_running_loop().sock_accept(impostor.listener)
+            with caller:
+                await asyncio.get_running_loop().sock_sendall(caller, GARBAGE[-1])
+
+    async def speak() -> None:
+        answering = asyncio.create_task(
+            impostor.answer_questions() if version else greet_otherwise()
+        )
+        await asyncio.to_thread(task.join, SOON)
+        answering.cancel()
+
+    with impostor.listener:
+        asyncio.run(asyncio.wait_for(speak(), SOON))
+    (error,) = results
+    assert isinstance(error, ConfigError)
+    has = "has tfdist 9.9.9, and" if version else "has another version of tfdist than"
+    comma = "" if version else ","
+    assert str(error) == (
+        f"rendezvous: worker/{other} gave up: {impostor.name} at {jobs['worker'][1 - other]} {has} "
+        f"worker/{other}{comma} {__version__}; install the same version everywhere"
+    )
 
 
 def test_nobody_starts_without_a_task_that_was_let_go() -> None:

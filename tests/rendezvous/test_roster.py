@@ -27,7 +27,7 @@ def meet(roster: Roster, *names: str) -> None:
         roster.peers[name].reports = {"f" * 16}
 
 
-def refused(roster: Roster, kind: type[Exception], timeout: float = 2.5) -> str:
+def refused(roster: Roster, kind: type[Exception], timeout: float = 2.5, advice: str = "") -> str:
     error = roster.verdict(timeout)
     assert type(error) is kind
     assert roster.is_hopeless() is (kind is ConfigError)
@@ -35,7 +35,7 @@ def refused(roster: Roster, kind: type[Exception], timeout: float = 2.5) -> str:
     assert "\n" not in text
     start = f"rendezvous: {roster.name} gave up"
     start += f" after {timeout:g} s: " if kind is PeerError else ": "
-    end = WAIT_LONGER if kind is PeerError else WRONG
+    end = f"; {advice}" if advice else WAIT_LONGER if kind is PeerError else WRONG
     assert text.startswith(start) and text.endswith(end)
     return text[len(start) : -len(end)]
 
@@ -126,6 +126,7 @@ def test_of_many_absent_tasks_eight_are_named() -> None:
         ("taken", PeerError),
         ("missing", PeerError),
         ("duplicate", ConfigError),
+        ("version", ConfigError),
         ("foreign", ConfigError),
         ("misplaced", ConfigError),
     ],
@@ -133,14 +134,18 @@ def test_of_many_absent_tasks_eight_are_named() -> None:
 def test_what_the_leader_says_is_what_every_task_names(kind: str, error: type[Exception]) -> None:
     one = roster(me=1)
     one.hear(Status(WAIT, (Problem(kind, "worker/2", "something is wrong with worker/2"),)))
-    assert refused(one, error) == "something is wrong with worker/2"
+    advice = {
+        "taken": "end that program, or give the task another port",
+        "version": "install the same version everywhere",
+    }
+    assert refused(one, error, advice=advice.get(kind, "")) == "something is wrong with worker/2"
 
 
 def test_a_fault_takes_the_place_of_what_a_peer_failed_to_do() -> None:
     one = roster()
     meet(one, "worker/1")
-    one.faults.see("taken", "worker/2", "the port of worker/2 is taken")
-    assert refused(one, PeerError) == "the port of worker/2 is taken"
+    one.faults.see("misplaced", "worker/2", "worker/2 is elsewhere")
+    assert refused(one, ConfigError) == "worker/2 is elsewhere"
 
 
 def test_two_processes_of_ones_own_name_cannot_be_mended_by_waiting() -> None:

@@ -8,7 +8,10 @@ from dataclasses import dataclass
 from tfdist.rendezvous.messages import FAULTS, HOPELESS, Problem
 
 _FORGET_SECONDS = 5.0  # after which a fault that was not seen again is forgotten
-_HOPELESS_SECONDS = 10.0  # after which a fault that stands ends the meeting early
+# After which a fault that stands ends the meeting early. A job that was asked to end may still be
+# saving, and has its ports, when the one that takes its place begins.
+_HOPELESS_SECONDS = 10.0
+TAKEN_SECONDS = 120.0
 
 
 @dataclass
@@ -39,14 +42,14 @@ class Faults:
         self._faults.pop((kind, task), None)
 
     def stands(self) -> bool:
-        """Returns whether a permanent fault has lasted so long that waiting is useless.
+        """Returns whether a fault has lasted so long that waiting is useless.
 
         It has to last for a while: tasks that start a little later must see it too, and
         the remains of an ending job go away by themselves.
         """
         self._forget()
         return any(
-            kind in HOPELESS and fault.last - fault.first > _HOPELESS_SECONDS
+            fault.last - fault.first > (_HOPELESS_SECONDS if kind in HOPELESS else TAKEN_SECONDS)
             for (kind, _), fault in self._faults.items()
         )
 

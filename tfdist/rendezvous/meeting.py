@@ -23,6 +23,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import math
 import os
 import resource
 import socket
@@ -30,8 +31,10 @@ import threading
 import time
 from collections.abc import Callable
 
+from tfdist import __version__
 from tfdist.cluster.cluster import Cluster
 from tfdist.rendezvous.acceptor import Acceptor
+from tfdist.rendezvous.faults import TAKEN_SECONDS
 from tfdist.rendezvous.messages import Hello
 from tfdist.rendezvous.questions import Questions
 from tfdist.rendezvous.roster import Roster
@@ -45,6 +48,7 @@ _READ_SECONDS = 5.0  # for a caller to say who it is
 _PATIENCE_SECONDS = 0.9  # beyond the deadline, for the leader's last answer
 _JOIN_SECONDS = 3.0  # for which chief and ps are in TensorFlow, before a worker joins them
 _LOOK_SECONDS = 0.5
+_TELL_SECONDS = 5.0  # for which a port is taken, before that is told
 _MAX_CALLERS = 128  # or two for each task
 _OTHER_FILES = 100  # that this process has open
 
@@ -142,7 +146,8 @@ class _Meeting:
                     break
                 await asyncio.wait({decision}, timeout=min(left, _LOOK_SECONDS))
             if not decision.done() or barrier.has_ended:
-                error = roster.verdict(self._timeout)
+                waited = self._timeout - (self._deadline - time.monotonic())
+                error = roster.verdict(min(self._timeout, round(waited)))
                 if roster.leads:
                     decision.cancel()
                     await barrier.give_up()
@@ -157,6 +162,7 @@ class _Meeting:
         """Binds the port, waiting for it to become free, and answers callers."""
         roster = self._roster
         name, host, port = roster.name, roster.me.host or "", roster.me.port or 0
+        tell_at = time.monotonic() + _TELL_SECONDS
         while True:
             try:
                 listener = await listen(host, port)
@@ -167,6 +173,12 @@ class _Meeting:
                 else:
                     text = f"cannot be used ({reason(error)})"
                 roster.faults.see("taken", name, f"port {port} of {name} {text}")
+                if time.monotonic() > tell_at:
+                    tell_at = math.inf
+                    left = min(TAKEN_SECONDS, self._deadline - time.monotonic())
+                    LOGGER.warning(
+                        "port %d of %s %s; waiting for it, %.0f s at most", port, name, text, left
+                    )
                 await asyncio.sleep(0.25)
         roster.faults.clear("taken", name)
         roster.listening = True
@@ -192,6 +204,8 @@ class _Meeting:
             elif hello.task == roster.name:
                 if hello.nonce != roster.nonce:
                     roster.see_duplicate(roster.name)
+            elif hello.version != __version__:
+                return  # Both ends name it: each sees it where it asks.
             elif hello.reports and roster.leads and hello.task in roster.peers:
                 if self._acceptor is not None:
                     self._acceptor.keep()

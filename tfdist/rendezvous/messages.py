@@ -10,10 +10,11 @@ import re
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from tfdist import __version__
 from tfdist.validation import printable
 
 # The most serious first. Starting again does not help against the hopeless ones.
-HOPELESS = ("duplicate", "foreign", "misplaced")
+HOPELESS = ("duplicate", "version", "foreign", "misplaced")
 FAULTS = (*HOPELESS, "taken")
 MISSING = "missing"
 MAX_PROBLEMS = 8
@@ -21,6 +22,7 @@ MAX_PROBLEMS = 8
 WAIT, LEAVE, GO, END = "wait", "leave", "go", "end"
 
 _NONCE = re.compile(r"[0-9a-f]{16}")
+_VERSION = re.compile(r"[0-9A-Za-z.+!_-]{1,40}")
 _TASK = re.compile(r"(chief|worker|ps|evaluator)/[0-9]{1,6}", re.ASCII)
 _MAX_TEXT = 400
 
@@ -41,31 +43,32 @@ class Problem(NamedTuple):
 
 @dataclass(frozen=True)
 class Hello:
-    """The name of the sender.
+    """The name of the sender, and its version.
 
     Attributes:
         task: The sender, such as `worker/0`.
         nonce: Distinguishes two processes that claim to be one task.
         reports: Whether it calls to report to the leader, and not only to ask for a name.
+        version: Its version of tfdist.
     """
 
     task: str
     nonce: str
     reports: bool = False
+    version: str = __version__
 
     def encode(self) -> list[Any]:
         """Returns the message to send."""
-        return [self.task, self.nonce, self.reports]
+        return [self.task, self.nonce, self.reports, self.version]
 
     @classmethod
     def decode(cls, message: Any) -> Hello | None:
         """Returns what was sent, or None if it is not a hello."""
-        if not isinstance(message, list) or len(message) != 3:
+        if not isinstance(message, list) or list(map(type, message)) != [str, str, bool, str]:
             return None
-        task, nonce, reports = message
-        if not (isinstance(task, str) and isinstance(nonce, str) and isinstance(reports, bool)):
-            return None
-        return cls(*message) if _TASK.fullmatch(task) and _NONCE.fullmatch(nonce) else None
+        hello = cls(*message)
+        patterns = {_TASK: hello.task, _NONCE: hello.nonce, _VERSION: hello.version}
+        return hello if all(p.fullmatch(text) for p, text in patterns.items()) else None
 
 
 @dataclass(frozen=True)

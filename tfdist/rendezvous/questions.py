@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import time
 
+from tfdist import __version__
 from tfdist.rendezvous.messages import Hello, is_http2
 from tfdist.rendezvous.roster import Peer, Roster
 from tfdist.rendezvous.signed_connection import CALLER, AnotherProgramError, SignedConnection
@@ -103,13 +104,17 @@ class Questions:
         """Records who answers at a peer's address; returns whether it is the peer."""
         roster, name = self._roster, str(peer.task)
         where = f"{name} at {peer.task.address}"
-        peer.met = is_proven and hello.task == name
+        is_same = hello.version == __version__
+        peer.met = is_proven and is_same and hello.task == name
         if peer.met:
-            for kind in ("foreign", "misplaced"):
+            for kind in ("version", "foreign", "misplaced"):
                 roster.faults.clear(kind, name)
             roster.strangers.discard(name)
             if peer.reports and hello.nonce not in peer.reports:
                 roster.see_duplicate(name)
+        elif not is_same:
+            peer.problem = f"has tfdist {hello.version}, and {roster.name} {__version__}"
+            roster.faults.see("version", name, f"{where} {peer.problem}")
         elif not is_proven:
             peer.problem = f"belongs to another cluster, job or secret, as {hello.task}"
             roster.faults.see("foreign", name, f"{where} {peer.problem}")
@@ -143,7 +148,7 @@ class Questions:
             peer.running_since = None
             return None
         connection = SignedConnection(client, self._roster.key, CALLER)
-        hello = None
+        hello, is_ours = None, False
         try:
             await connection.greet()
             await connection.send(self._roster.hello(reports=reports).encode())
@@ -154,11 +159,17 @@ class Questions:
                 peer.running_since = peer.running_since or time.monotonic()
             elif error.received:
                 peer.running_since = None
+            is_ours = error.received.startswith(b"tfdist/")
         except OSError:
             pass
         finally:
             if hello is None:
                 connection.close()
+        if is_ours:
+            peer.problem = f"has another version of tfdist than {self._roster.name}, {__version__}"
+            where = f"{peer.task} at {peer.task.address}"
+            self._roster.faults.see("version", str(peer.task), f"{where} {peer.problem}")
+            return None
         if hello is None:
             peer.problem = "is another program, or has started TensorFlow already"
             return None

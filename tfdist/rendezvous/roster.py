@@ -103,6 +103,10 @@ class Roster:
         """Returns whether starting again would not help."""
         return any(problem.kind in HOPELESS for problem in self._problems())
 
+    def has_faults(self) -> bool:
+        """Returns whether something is wrong other than that tasks are missing."""
+        return any(problem.kind != MISSING for problem in self._problems())
+
     def verdict(self, timeout: float) -> TfdistError:
         """Returns the error that names all problems, in one line.
 
@@ -117,10 +121,15 @@ class Roster:
         if not named:
             named = ["all are there, but the start was not agreed in time"]
         start, end = f"rendezvous: {self.name} gave up", "; ".join(named)
+        kinds = {problem.kind for problem in problems}
         if self.is_hopeless():
             advice = "give every task the same cluster and its own index"
+            if "version" in kinds:
+                advice = "install the same version everywhere"
             return ConfigError(f"{start}: {end}; {advice}")
         advice = "start the missing tasks, or wait longer"
+        if kinds == {"taken"}:
+            advice = "end that program, or give the task another port"
         return PeerError(f"{start} after {timeout:g} s: {end}; {advice}")
 
     def _leader_is_gone(self) -> bool:

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 
 CALLER, LISTENER = b"caller", b"listener"
 
-_GREETING = b"tfdist/3 "
+_GREETING = b"tfdist/4 "
 _CHALLENGE = re.compile(rb"[0-9a-f]{32}\n")
 GREETING_BYTES = len(_GREETING) + 33
 _PROOF_BYTES = 32

@@ -87,10 +87,11 @@ class StartBarrier:
                     report = Status.decode(await connection.receive_proven())
                 if len(peer.reports) > 1:
                     roster.see_duplicate(hello.task)
-                roster.faults.clear("taken", hello.task)
-                for problem in report.problems:
-                    if problem.task == hello.task:
-                        roster.faults.see(*problem)
+                own = [problem for problem in report.problems if problem.task == hello.task]
+                if not any(problem.kind == "taken" for problem in own):
+                    roster.faults.clear("taken", hello.task)
+                for problem in own:
+                    roster.faults.see(*problem)
                 if report.state != LEAVE:
                     with contextlib.suppress(TimeoutError):
                         async with asyncio.timeout(_HOLD_SECONDS):
@@ -150,5 +151,5 @@ class StartBarrier:
                 return True
             roster.hear(answer)
             if answer.state == END:
-                self.has_ended = self.leaves or roster.is_hopeless()
+                self.has_ended = self.leaves or roster.has_faults()
                 return self.has_ended
