@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from tfdist.runtime import excepthook
 from tfdist.runtime.resources import find_temporary_folder
 from tfdist.runtime.tf_log_filter import filter_first_import
 
@@ -45,6 +46,7 @@ __version__ = "0.1.0"
 
 find_temporary_folder()
 filter_first_import()
+excepthook.install()
 
 # public name -> (module, attribute); an attribute of None is the module itself.
 _EXPORTS: dict[str, tuple[str, str | None]] = {

@@ -201,6 +201,9 @@ def test_what_is_no_step_is_a_local_task(environ: dict[str, str]) -> None:
     assert Cluster.from_environment(environ).is_local
 
 
+FULL = {"SLURM_STEP_NODELIST": "n1", "SLURM_PROCID": "0", "SLURM_NODEID": "0"}
+
+
 @pytest.mark.parametrize(
     ("change", "start"),
     [
@@ -221,6 +224,15 @@ def test_what_is_no_step_is_a_local_task(environ: dict[str, str]) -> None:
             "SLURM_STEP_RESV_PORTS: '31000' is 1 port for 2 tasks a node; use srun --resv-ports=2",
         ),
         ({"TFDIST_PORT_BASE": "80"}, "TFDIST_PORT_BASE: 80 is out of range"),
+        (
+            {**FULL, "SLURM_STEP_NUM_TASKS": "100000", "SLURM_STEP_TASKS_PER_NODE": "100000"},
+            "SLURM_STEP_TASKS_PER_NODE: 100000 tasks are on a node; at most 12000 can be",
+        ),
+        (
+            {**FULL, "SLURM_STEP_NUM_TASKS": "999999", "SLURM_STEP_TASKS_PER_NODE": "999999"},
+            "SLURM_STEP_NUM_TASKS: 999999 is out of range; 1 to 100000",
+        ),
+        ({"SLURM_STEP_NUM_TASKS": "0"}, "SLURM_STEP_NUM_TASKS: 0 is out of range"),
     ],
 )
 def test_what_does_not_fit_is_named(change: dict[str, str], start: str) -> None:

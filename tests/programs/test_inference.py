@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import zipfile
 
 import numpy as np
 import pytest
@@ -122,12 +124,104 @@ def test_what_cannot_be_used_is_one_line(run, tmp_path):
         inference.evaluate(str(run), "synthetic", None, 64)
 
 
-def test_a_damaged_description_is_one_line(run, tmp_path):
+def copied(run, folder):
+    """A copy of a run that may be damaged, and its description."""
+    for name in ("model.keras", "images.json"):
+        (folder / name).write_bytes((run / name).read_bytes())
+    return json.loads((run / "images.json").read_text())
+
+
+def refused(folder):
     from tfdist.programs import saved_model
 
-    for name in ("model.keras", "images.json"):
-        (tmp_path / name).write_bytes((run / name).read_bytes())
-    (tmp_path / "images.json").write_text('{"recipe": 3}')
-    with pytest.raises(ConfigError, match="evaluate: .* cannot be read") as error:
-        saved_model.load(str(tmp_path), "evaluate")
+    with pytest.raises(ConfigError) as error:
+        saved_model.load(str(folder), "evaluate")
     assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"recipe": 3}, "is not the description of a model"),
+        ({"recipe": {"crop": "pad"}}, "recipe: has ['crop']; allowed: crop, pad, flip, mean"),
+        ({"classes": "0123456789"}, "classes: '0123456789' is not a list of names"),
+        ({"classes": ["0"] * 9}, "is for height, width, channels and classes (16, 16, 3, ...)"),
+        ({"image_shape": [16, 16, 10**9]}, "image_shape: 1000000000 is given; allowed: a whole"),
+        ({"image_shape": [90_000, 90_000, 3]}, "is for height, width, channels and classes"),
+        ({"image_shape": None}, "image_shape: None is not height, width and channels"),
+        ({"dataset": ["digits"]}, "dataset: ['digits'] is not the name of a dataset"),
+        ({"validation_split": 2}, "validation_split: 2 is given; allowed: a finite number"),
+    ],
+)
+def test_a_wrong_description_is_one_line(run, tmp_path, changes, said):
+    description = copied(run, tmp_path) | changes
+    (tmp_path / "images.json").write_text(json.dumps(description))
+    message = refused(tmp_path)
+    assert message.startswith(f"evaluate: {tmp_path / 'images.json'}") and said in message
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        *({"crop": "all"}, {"pad": float("1e400")}, {"flip": "no"}, {"mean": 0.5}),
+        *({"std": [0.0]}, {"std": []}, {"mean": [["0.1"]]}, {"default_size": 10**12}),
+    ],
+)
+def test_a_wrong_recipe_is_one_line(run, tmp_path, changes):
+    description = copied(run, tmp_path)
+    description["recipe"] |= changes
+    (tmp_path / "images.json").write_text(json.dumps(description).replace("Infinity", "1e400"))
+    assert "recipe" in refused(tmp_path)
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, "", "9" * 5000, "[]", '{"a": 1, "a": 2}'])
+def test_a_description_that_is_none_is_one_line(run, tmp_path, text):
+    copied(run, tmp_path)
+    (tmp_path / "images.json").write_text(text)
+    assert "images.json" in refused(tmp_path)
+
+
+def repacked(run, folder, change):
+    """A copy of a run whose model has other files in it."""
+    copied(run, folder)
+    with zipfile.ZipFile(run / "model.keras") as archive:
+        content = {name: archive.read(name) for name in archive.namelist()}
+    change(content)
+    with zipfile.ZipFile(folder / "model.keras", "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, text in content.items():
+            archive.writestr(name, text)
+
+
+def test_a_model_that_was_packed_again_is_read(run, tmp_path):
+    from tfdist.programs import saved_model
+
+    repacked(run, tmp_path, lambda content: None)
+    assert saved_model.load(str(tmp_path), "evaluate").classes[3] == "3"
+
+
+@pytest.mark.parametrize("name", ["config.json", "model.weights.h5", "assets/a"])
+def test_a_model_that_unpacks_to_far_more_than_it_has_is_refused(run, tmp_path, name):
+    repacked(run, tmp_path, lambda content: content.update({name: bytes(40 << 20)}))
+    assert "bytes to 4" in refused(tmp_path) and (tmp_path / "model.keras").stat().st_size < 9 << 20
+
+
+def test_weights_that_unpack_to_far_more_than_they_have_are_refused(run, tmp_path):
+    import h5py
+
+    def add(content):
+        file = io.BytesIO(content["model.weights.h5"])
+        with h5py.File(file, "r+") as weights:
+            zeros = {"shape": (100 << 20,), "chunks": (1 << 20,), "compression": "gzip"}
+            weights.create_dataset("bomb", dtype="float32", **zeros)
+        content["model.weights.h5"] = file.getvalue()
+
+    repacked(run, tmp_path, add)
+    assert "bytes to 4" in refused(tmp_path)
+
+
+@pytest.mark.parametrize("damage", [lambda data: b"", lambda data: data[: len(data) // 2]])
+def test_a_damaged_model_is_one_line(run, tmp_path, damage):
+    copied(run, tmp_path)
+    (tmp_path / "model.keras").write_bytes(damage((run / "model.keras").read_bytes()))
+    assert "model.keras cannot be read: " in refused(tmp_path)

@@ -1,5 +1,6 @@
 """How errors end a process: one line and the code that says whether to try again."""
 
+import os
 import subprocess
 import sys
 
@@ -63,3 +64,21 @@ def test_another_exception_keeps_its_traceback():
     assert code == 1
     assert said.startswith("Traceback")
     assert said.endswith("ValueError: the user\n")
+
+
+@pytest.mark.parametrize(
+    ("line", "env", "said"),
+    [
+        ("tfdist.Trainer", {"KERAS_BACKEND": "jax"}, "tfdist: KERAS_BACKEND: 'jax' is given; all"),
+        ("tfdist.Cluster.from_environment()", {"TF_CONFIG": "{"}, "tfdist: TF_CONFIG: '{' is not"),
+    ],
+)
+def test_the_first_call_of_a_script_ends_it_with_one_line_too(line, env, said):
+    result = subprocess.run(
+        [sys.executable, "-c", f"import tfdist\n{line}"],
+        capture_output=True,
+        text=True,
+        env=os.environ | env,
+    )
+    assert result.returncode == 2 and result.stderr.startswith(said)
+    assert result.stderr.count("\n") == 1

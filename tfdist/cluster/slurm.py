@@ -22,6 +22,7 @@ HOST_SUFFIX = "TFDIST_HOST_SUFFIX"
 
 _PORTS = re.compile(r"([0-9]{1,5})(?:-([0-9]{1,5}))?", re.ASCII)
 _TASKS = re.compile(r"([0-9]{1,6})(?:\(x([0-9]{1,6})\))?", re.ASCII)
+_MOST_TASKS = 100_000
 # Below the kernel's ephemeral ports (from 32768), so no outgoing connection takes one.
 _FIRST_PORT, _LAST_PORT, _PORTS_PER_STEP = 20000, 32000, 16
 
@@ -81,6 +82,8 @@ def _layout(
     hosts = expand_hostlist(environ[name], name)
     count_name = _first(environ, "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS")
     count = _integer(environ, count_name)
+    if not 1 <= count <= _MOST_TASKS:
+        reject(count_name, f"{count} is out of range; 1 to {_MOST_TASKS}")
     per_node = _tasks_per_node(environ, len(hosts), count)
     hosts, per_node = _by_group(environ, hosts, per_node)
     places = _distribute(environ, per_node)
@@ -144,7 +147,7 @@ def _tasks_per_node(environ: Mapping[str, str], nodes: int, count: int) -> list[
     result: list[int] = []
     for part in text.split(","):
         match = _TASKS.fullmatch(part.strip())
-        if not match or int(match.group(2) or 1) > nodes:
+        if not match or int(match.group(2) or 1) > nodes - len(result):
             reject(name, f"{quote(text)} is not like '2(x3),1' for {plural(nodes, 'node')}")
         result += [int(match.group(1))] * int(match.group(2) or 1)
     if len(result) != nodes or sum(result) != count:
@@ -223,6 +226,11 @@ def _derived_port(environ: Mapping[str, str], per_node: int) -> int:
     # queue, may share a node: keep them apart.
     width = max(_PORTS_PER_STEP, per_node)
     slots = (_LAST_PORT - _FIRST_PORT) // width
+    if not slots:
+        most = _LAST_PORT - _FIRST_PORT
+        reject(
+            "SLURM_STEP_TASKS_PER_NODE", f"{per_node} tasks are on a node; at most {most} can be"
+        )
     return _FIRST_PORT + (job + 101 * step + 211 * restarts) % slots * width
 
 

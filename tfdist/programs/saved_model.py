@@ -10,22 +10,30 @@ from __future__ import annotations
 import dataclasses
 import json
 import pathlib
-from typing import Any
+import zipfile
+from typing import Any, get_args, get_type_hints
 
+import h5py
 import keras
 import tensorflow as tf
 
 from tfdist import data
+from tfdist.cluster.documents import load_documents
 from tfdist.data.augment import Transform
 from tfdist.errors import ConfigError
 from tfdist.files import write_whole
 from tfdist.programs.options import TrainOptions
 from tfdist.training.checkpoint.model_file import save_model
-from tfdist.validation import quote
+from tfdist.validation import number, one_of, quote, reject, whole_number
 
 MODEL = "model.keras"
 IMAGES = "images.json"
 _PIXEL_RANGE = 255.0
+# The file in `model.keras` with the weights.
+_WEIGHTS = "model.weights.h5"
+# How much more than its bytes a file may hold: somebody may have packed it again.
+_MOST_EXPANSION, _ALWAYS_ALLOWED = 4, 16 << 20
+_MOST_PIXELS = 100_000
 
 
 @dataclasses.dataclass(frozen=True)
@@ -126,21 +134,99 @@ def load(folder: str, where: str) -> SavedModel:
                 f"{where}: {quote(folder)} has no {name}; give the --output-dir of a run of "
                 "tfdist train that has ended"
             )
-    try:
-        found: dict[str, Any] = json.loads((path / IMAGES).read_text())
-        recipe: dict[str, Any] = {
-            name: tuple(value) if isinstance(value, list) else value
-            for name, value in found["recipe"].items()
-        }
-        height, width, channels = found["image_shape"]
-        return SavedModel(
-            model=keras.saving.load_model(path / MODEL),
-            classes=tuple(found["classes"]),
-            recipe=data.Recipe(**recipe),
-            image_shape=(height, width, channels),
-            dataset=found["dataset"],
-            validation_split=found["validation_split"],
+    described = _describe(path / IMAGES, f"{where}: {path / IMAGES}")
+    model = _load_model(path / MODEL, f"{where}: {path / MODEL}")
+    given = (*model.input_shape[1:], model.output_shape[-1])
+    described_shape = (*described["image_shape"], len(described["classes"]))
+    if given != described_shape:
+        reject(
+            f"{where}: {path / IMAGES}",
+            f"is for height, width, channels and classes {quote(described_shape)}, {MODEL} for "
+            f"{quote(given)}; give the folder as a run of tfdist train has left it",
         )
-    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-        reason = str(error).strip().splitlines()[0][:200]
-        raise ConfigError(f"{where}: {quote(folder)} cannot be read: {reason}") from None
+    return SavedModel(model=model, **described)
+
+
+def _describe(path: pathlib.Path, where: str) -> dict[str, Any]:
+    """Returns what a description says, but for the model, in the types that it should have.
+
+    Raises:
+        ConfigError: It cannot be read, or says something else.
+    """
+    (found,) = load_documents(str(path), "give a run of tfdist train")
+    if not isinstance(found, dict) or not isinstance(found.get("recipe"), dict):
+        reject(where, f"{quote(found)} is not the description of a model; give another run")
+    shape, classes = found.get("image_shape"), found.get("classes")
+    if not isinstance(shape, list) or len(shape) != 3:
+        reject(f"{where}: image_shape", f"{quote(shape)} is not height, width and channels")
+    if not isinstance(classes, list) or not all(isinstance(name, str) for name in classes):
+        reject(f"{where}: classes", f"{quote(classes)} is not a list of names")
+    if not isinstance(found.get("dataset"), str):
+        reject(f"{where}: dataset", f"{quote(found.get('dataset'))} is not the name of a dataset")
+    part = found.get("validation_split")
+    return {
+        "classes": tuple(classes),
+        "recipe": _recipe(found["recipe"], f"{where}: recipe"),
+        "image_shape": tuple(
+            whole_number(f"{where}: image_shape", size, most=_MOST_PIXELS) for size in shape
+        ),
+        "dataset": found["dataset"],
+        "validation_split": number(f"{where}: validation_split", part, least=0, most=1),
+    }
+
+
+def _recipe(found: dict[str, Any], where: str) -> data.Recipe:
+    known = dataclasses.asdict(data.Recipe())
+    if found.keys() != known.keys():
+        reject(where, f"has {quote(list(found))}; allowed: {', '.join(known)}")
+    if not isinstance(found["flip"], bool):
+        reject(f"{where}: flip", f"{quote(found['flip'])} is given; allowed: true or false")
+    crop = one_of(f"{where}: crop", found["crop"], get_args(get_type_hints(data.Recipe)["crop"]))
+    means, deviations = found["mean"], found["std"]
+    if not all(isinstance(each, list) and 1 <= len(each) <= 4 for each in (means, deviations)):
+        reject(where, f"{quote(means)} and {quote(deviations)} are not a number per channel")
+    size = whole_number(f"{where}: default_size", found["default_size"], most=_MOST_PIXELS)
+    return data.Recipe(
+        crop=crop,  # type: ignore[arg-type]
+        pad=number(f"{where}: pad", found["pad"], least=0, most=1),
+        flip=found["flip"],
+        mean=tuple(number(f"{where}: mean", value, least=-1e6, most=1e6) for value in means),
+        std=tuple(number(f"{where}: std", value, above=0, most=1e6) for value in deviations),
+        default_size=size,
+    )
+
+
+def _load_model(path: pathlib.Path, where: str) -> keras.Model:
+    """Returns the model in a file.
+
+    Raises:
+        ConfigError: It cannot be read, or holds far more than it has bytes.
+    """
+    try:
+        _check_size(path, where)
+        return keras.saving.load_model(path)
+    except ConfigError:
+        raise
+    except Exception as error:  # Keras raises whatever it meets in a damaged file.
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+        raise ConfigError(f"{where} cannot be read: {reason}; give another run") from None
+
+
+def _check_size(path: pathlib.Path, where: str) -> None:
+    """Rejects a file that unpacks to far more than it has bytes: Keras packs nothing."""
+    size = path.stat().st_size
+    most = _MOST_EXPANSION * size + _ALWAYS_ALLOWED
+    with zipfile.ZipFile(path) as archive:
+        unpacked = sum(info.file_size for info in archive.infolist())
+        if unpacked <= most and _WEIGHTS in archive.namelist():
+            arrays: list[int] = []
+
+            def add(_: str, item: Any) -> None:
+                if isinstance(item, h5py.Dataset):
+                    arrays.append(item.nbytes)
+
+            with archive.open(_WEIGHTS) as member, h5py.File(member) as file:
+                file.visititems(add)
+            unpacked = max(unpacked, sum(arrays))
+    if unpacked > most:
+        reject(where, f"would unpack {size} bytes to {unpacked}; give a file that Keras has saved")
