@@ -58,6 +58,18 @@ def test_flags(capsys):
     assert len(container["volumeMounts"]) == len(pod["volumes"]) == 3
 
 
+@pytest.mark.parametrize(("kind", "told"), [("tfjob", 1), ("jobset", 0), ("trainjob", 0)])
+def test_a_queue_that_kueue_may_not_have_for_the_kind_is_told(capsys, tmp_path, kind, told):
+    (tmp_path / "values.yaml").write_text("queue: team")
+    assert main(["render", kind, *JOB, "--values", str(tmp_path / "values.yaml"), *TRAIN]) == 0
+    written = capsys.readouterr()
+    said = "tfdist: render(--queue): from Kueue 0.19 on, a TFJob starts without team unless Kueue's"
+    assert written.err.startswith(said) == told and written.err.count("\n") == told
+    assert ("has kubeflow.org/tfjob in integrations.frameworks" in written.out) == told
+    assert main(["render", kind, *JOB, *TRAIN]) == 0
+    assert capsys.readouterr().err == ""
+
+
 def test_values_flags_and_patches(capsys, tmp_path):
     values, patch = tmp_path / "values.yaml", tmp_path / "patch.yaml"
     values.write_text("queue: theirs\nlabels: {a: '1'}\nvolumes: ['data:/data']\n")

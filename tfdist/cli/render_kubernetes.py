@@ -156,7 +156,15 @@ def main(argv: list[str]) -> int:
         expand=args.expand,
     )
     _check_strategy(workload)
-    made = documents(kind, workload, _settings(args))
+    settings = _settings(args)
+    made = documents(kind, workload, settings)
+    if kind == "tfjob" and settings.queue is not None:
+        print(
+            f"tfdist: render(--queue): from Kueue 0.19 on, a TFJob starts without {settings.queue} "
+            "unless Kueue's configuration has kubeflow.org/tfjob in integrations.frameworks; have "
+            "that added, or render a jobset",
+            file=sys.stderr,
+        )
     if note := left_alone(workload.command, (), workload.expand):
         print(f"tfdist: {note}", file=sys.stderr)
     print(f"{made_by(['render', *argv])}\n{commented(made)}", end="")

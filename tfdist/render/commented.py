@@ -14,6 +14,10 @@ _COMMENTS = {
         "TensorFlow's servers authenticate nobody: let only the job's own pods call them."
     ),
     ("Secret", "stringData"): "Only tasks that have it take part in the job.",
+    ("TFJob", "metadata", "labels", "kueue.x-k8s.io/queue-name"): (
+        "Kueue starts the job when all of it has room. From 0.19 on it leaves TFJobs alone unless\n"
+        "its configuration has kubeflow.org/tfjob in integrations.frameworks."
+    ),
     (
         "labels",
         "kueue.x-k8s.io/queue-name",
