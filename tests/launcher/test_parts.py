@@ -257,6 +257,190 @@ def test_what_is_legal_is_read(tmp_path: Path) -> None:
     assert Job.from_file(write(tmp_path / "list.yaml", wrapped), []).commands == {"worker": ["w"]}
 
 
+def replicated(name: str, pods: int = 1, command: str = "x", more: str = "", job: str = "") -> str:
+    containers = f"containers: [{{name: main, command: [{command}]}}]"
+    inner = f"parallelism: {pods}, {job}template: {{spec: {{{containers}}}}}"
+    return f"{{name: {name}, {more}template: {{spec: {{{inner}}}}}}}"
+
+
+def jobset(*jobs: str, more: str = "") -> str:
+    return f"{{kind: JobSet, spec: {{{more}replicatedJobs: [{', '.join(jobs)}]}}}}"
+
+
+def counts(job: Job) -> dict[str, int]:
+    return {role: len(members) for role, members in job.addresses.items()}
+
+
+@pytest.mark.parametrize(
+    ("jobs", "roles", "expected", "notes"),
+    [
+        # As JobSet's own example for TensorFlow.
+        ([replicated("tensorflow", 2)], {}, {"worker": 2}, ["'tensorflow' runs as worker; --role"]),
+        (
+            [replicated("Leader"), replicated("workers", 3), replicated("parameter-servers", 2)],
+            {},
+            {"chief": 1, "worker": 3, "ps": 2},
+            ["'Leader' runs as chief", "'workers' runs as", "'parameter-servers' runs as ps"],
+        ),
+        (
+            [
+                replicated("prepare"),
+                replicated("a", 2, more="dependsOn: [{name: prepare, status: Complete}], "),
+                replicated("b", more="dependsOn: [{name: a, status: Ready}], "),
+            ],
+            {"a": "worker", "b": "evaluator"},
+            {"worker": 2, "evaluator": 1},
+            ["'prepare' prepares the others; not run", "[1].dependsOn is not followed here: all "],
+        ),
+        (
+            [replicated("first", 2), replicated("second", 3)],
+            {"first": "none", "second": "worker"},
+            {"worker": 3},
+            [],
+        ),
+    ],
+)
+def test_the_roles_of_a_jobset(
+    tmp_path: Path,
+    jobs: list[str],
+    roles: dict[str, str],
+    expected: dict[str, int],
+    notes: list[str],
+) -> None:
+    job = Job.from_file(write(tmp_path / "job.yaml", jobset(*jobs)), [], roles)
+    assert counts(job) == expected
+    assert len(job.notes) == len(notes)
+    for note, text in zip(job.notes, notes, strict=True):
+        assert text in note
+
+
+@pytest.mark.parametrize(
+    ("content", "roles", "problem"),
+    [
+        (
+            jobset(replicated("a"), replicated("b")),
+            {},
+            "[0].name: 'a' is not a role; give --role a=ROLE, which is one of chief, worker, ps, "
+            "evaluator, or none to leave it out",
+        ),
+        (jobset(replicated("leader", 2), replicated("worker")), {}, "'leader' is not a role; give"),
+        (jobset(replicated("none"), replicated("worker")), {}, "'none' is not a role; give --role"),
+        (jobset(replicated("worker")), {"w": "worker"}, "(--role): 'w' is not one of 'worker'"),
+        (jobset(replicated("[a]")), {}, "[0].name: ['a'] is a list; give a string"),
+        (
+            jobset(replicated("a"), replicated("b", command="y")),
+            {"a": "worker", "b": "worker"},
+            "[1]: has another command than the other worker; add '-- COMMAND'",
+        ),
+        (tfjob(), {"Worker": "worker"}, "launch(--role): is given; a TFJob's replicas have"),
+    ],
+)
+def test_roles_that_are_not_clear(
+    tmp_path: Path, content: str, roles: dict[str, str], problem: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        Job.from_file(write(tmp_path / "job.yaml", content), [], roles)
+    assert problem in str(caught.value) and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("content", "note"),
+    [
+        (jobset(replicated("worker"), more="startupPolicy: {a: b}, "), "spec.startupPolicy is not"),
+        (
+            jobset(replicated("worker"), more="coordinator: {a: b}, "),
+            "find each other by TF_CONFIG",
+        ),
+        (
+            jobset(replicated("worker", job="backoffLimit: 3, ")),
+            "template.spec.backoffLimit is not",
+        ),
+        (
+            jobset(replicated("worker")).replace(
+                "containers:", "restartPolicy: Never, containers:"
+            ),
+            "restartPolicy is not followed here: --max-restarts",
+        ),
+    ],
+)
+def test_what_a_jobset_has_that_is_different_here_is_said(
+    tmp_path: Path, content: str, note: str
+) -> None:
+    notes = Job.from_file(write(tmp_path / "job.yaml", content), []).notes
+    assert len(notes) == 1 and note in notes[0] and "\n" not in notes[0]
+
+
+TRAINJOB = """
+kind: TrainJob
+spec:
+  runtimeRef: {name: mine}
+  runtimePatches: [{}]
+  trainer: {numNodes: 3, numProcPerNode: 2, command: [python], args: [a.py],
+    env: [{name: A, value: x}]}
+"""
+RUNTIME = """
+kind: TrainingRuntime
+metadata: {name: mine}
+spec:
+  mlPolicy: {numNodes: 5}
+  template:
+    spec:
+      replicatedJobs:
+      - name: dataset-initializer
+        template:
+          metadata: {labels: {trainer.kubeflow.org/trainjob-ancestor-step: dataset-initializer}}
+          spec: {template: {spec: {containers: [{name: i}]}}}
+      - name: node
+        template:
+          metadata: {labels: {trainer.kubeflow.org/trainjob-ancestor-step: trainer}}
+          spec:
+            template:
+              spec: {containers: [{name: side}, {name: node, command: [its], env: [{name: B}]}]}
+---
+"""
+
+
+@pytest.mark.parametrize("runtime", ["", RUNTIME])
+def test_a_trainjob_is_read(tmp_path: Path, runtime: str) -> None:
+    job = Job.from_file(write(tmp_path / "job.yaml", runtime + TRAINJOB), [])
+    assert counts(job) == {"worker": 3} and job.commands == {"worker": ["python", "a.py"]}
+    assert job.env["worker"] == {"A": "x"} | ({"B": ""} if runtime else {})
+    expected = ["runtimePatches is not followed", "numProcPerNode is not followed"]
+    expected += (
+        ["'dataset-initializer' prepares the others; not run here", "'side' are not run here"]
+        if runtime
+        else ["the runtime 'mine' is in the cluster; not followed here"]
+    )
+    assert len(job.notes) == len(expected)
+    for note, text in zip(job.notes, expected, strict=True):
+        assert text in note
+
+
+def test_what_a_trainjob_leaves_to_its_runtime(tmp_path: Path) -> None:
+    bare = "kind: TrainJob\nspec: {runtimeRef: {name: mine}}\n"
+    job = Job.from_file(write(tmp_path / "job.yaml", RUNTIME + bare), [])
+    assert counts(job) == {"worker": 5} and job.commands == {"worker": ["its"]}
+    with pytest.raises(ConfigError, match="the container has no command; add '-- COMMAND'"):
+        Job.from_file(write(tmp_path / "job.yaml", bare), [])
+    with pytest.raises(ConfigError, match="suspend: is true: such a job is held"):
+        Job.from_file(write(tmp_path / "job.yaml", bare.replace("{r", "{suspend: true, r")), [])
+
+
+@pytest.mark.parametrize("ps", [0, 1])
+def test_a_rendered_trainjob_is_read(tmp_path: Path, ps: int) -> None:
+    from tfdist.render.kubernetes import documents
+    from tfdist.render.workload import Workload
+
+    made = documents(
+        "trainjob", Workload(name="j", image="i", command=["tfdist", "train"], workers=2, ps=ps)
+    )
+    job = Job.from_file(write(tmp_path / "job.json", {"kind": "List", "items": made}), [])
+    assert counts(job) == ({"chief": 1, "worker": 2, "ps": 1} if ps else {"worker": 2})
+    assert job.commands["worker"] == ["tfdist", "train"]
+    assert not any("runs as" in note for note in job.notes)
+    assert job.notes[-1].endswith("2 further documents (NetworkPolicy, Secret) left out")
+
+
 @pytest.mark.parametrize("ps", [0, 1])
 def test_a_rendered_jobset_is_read(tmp_path: Path, ps: int) -> None:
     from tfdist.render.kubernetes import jobset

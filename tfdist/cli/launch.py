@@ -10,7 +10,9 @@ from tfdist.cli.arguments import Parser, count, seconds
 from tfdist.cluster.spec import ROLES
 from tfdist.errors import ConfigError
 from tfdist.launcher.job import Job
+from tfdist.launcher.jobset import NO_ROLE
 from tfdist.launcher.local import STALL_SECONDS, LaunchOptions, launch
+from tfdist.validation import quote
 
 _FLAGS = {"chief": "--chief", "worker": "--workers", "ps": "--ps", "evaluator": "--evaluator"}
 
@@ -49,7 +51,9 @@ def _job(args: argparse.Namespace, command: list[str]) -> Job:
     if args.spec is not None:
         if given:
             raise ConfigError(f"launch: {given[0]} and --spec exclude each other; keep one of them")
-        return Job.from_file(args.spec, command)
+        return Job.from_file(args.spec, command, dict(args.role))
+    if args.role:
+        raise ConfigError("launch: --role is given; it needs --spec, a JobSet or a TrainJob")
     if not given:
         raise ConfigError(
             "launch: no tasks are given; give --workers N, --spec FILE or --hosts A,B"
@@ -71,7 +75,10 @@ def _parser() -> Parser:
     add = parser.add_argument_group("tasks").add_argument
     for role in ROLES:
         add(_FLAGS[role], dest=role, type=count, metavar="N", help=f"number of {role} tasks")
-    add("--spec", metavar="FILE", help='instead of counts: {"cluster": {...}}, a TFJob or a JobSet')
+    help = 'instead of counts: {"cluster": {...}}, a TFJob, JobSet or TrainJob'
+    add("--spec", metavar="FILE", help=help)
+    help = "role of a job in that file whose name is none, or none to leave it out; may be repeated"
+    add("--role", type=_role, action="append", default=[], metavar="NAME=ROLE", help=help)
     launch_hosts.add_flags(parser.add_argument_group("several machines"))
     add = parser.add_argument_group("what each task is given").add_argument
     help = "set a variable for every task; may be repeated"
@@ -97,6 +104,15 @@ def _parser() -> Parser:
     add("--report", action="store_true", help=help)
     add("--log-dir", type=Path, metavar="D", help="also write one file per task")
     return parser
+
+
+def _role(text: str) -> tuple[str, str]:
+    name, _, role = text.partition("=")
+    if not name or role not in (*ROLES, NO_ROLE):
+        raise argparse.ArgumentTypeError(
+            f"{quote(text)} is not like NAME=ROLE; roles are {', '.join(ROLES)}, and {NO_ROLE}"
+        )
+    return name, role
 
 
 def _variable(text: str) -> tuple[str, str]:

@@ -9,12 +9,14 @@ from typing import Any
 from tfdist.cluster.address import is_loopback
 from tfdist.cluster.documents import load_documents
 from tfdist.cluster.spec import ROLES, check_jobs
-from tfdist.launcher.manifest import READERS, Manifest, unpacked
+from tfdist.launcher.jobset import read_jobset, read_trainjob
+from tfdist.launcher.manifest import Given, Manifest, read_tfjob, unpacked
 from tfdist.launcher.ports import free_ports
 from tfdist.validation import plural, quote, reject
 
+_READERS = {"TFJob": read_tfjob, "JobSet": read_jobset, "TrainJob": read_trainjob}
 _MAX_REPLICAS = 1000
-_WANTED = "give a cluster spec, a TFJob or a JobSet"
+_WANTED = "give a cluster spec, a TFJob, a JobSet or a TrainJob"
 
 
 @dataclass(frozen=True)
@@ -66,8 +68,10 @@ class Job:
         )
 
     @classmethod
-    def from_file(cls, path: str, command: Sequence[str]) -> Job:
-        """Reads `{"cluster": {...}}`, a TFJob or a JobSet.
+    def from_file(
+        cls, path: str, command: Sequence[str], roles: Mapping[str, str] | None = None
+    ) -> Job:
+        """Reads `{"cluster": {...}}`, a TFJob, a JobSet or a TrainJob.
 
         Loopback addresses of a cluster are used as they are; others name
         other machines, so they are replaced by free loopback ports.
@@ -75,6 +79,7 @@ class Job:
         Args:
             path: A JSON or YAML file.
             command: What to run; a manifest's own container commands when empty.
+            roles: The roles of a JobSet's replicated jobs, where their names do not say.
 
         Raises:
             ConfigError: The file cannot be read or describes no job.
@@ -88,17 +93,20 @@ class Job:
         ]
         for loaded in documents:
             if "cluster" in loaded:
+                if roles:
+                    reject("launch(--role)", "is given; a cluster spec has its roles' names")
                 return cls._from_cluster(loaded["cluster"], path, command)
-            if loaded.get("kind") not in READERS:
+            if loaded.get("kind") not in _READERS:
                 continue
-            read, where = READERS[loaded["kind"]](loaded, path, command)
-            if (others := len(documents) - 1) > 0:
-                kinds = [str(other.get("kind")) for other in documents if other is not loaded]
-                read.notes.append(
-                    f"{path}: {plural(others, 'further document')} ({', '.join(kinds)}) left out"
-                )
+            given = Given(command, roles or {}, documents)
+            read, where = _READERS[loaded["kind"]](loaded, path, given)
+            others = [one for one in documents if one is not loaded and one is not read.runtime]
+            if others:
+                kinds = ", ".join(str(other.get("kind")) for other in others)
+                further = plural(len(others), "further document")
+                read.notes.append(f"{path}: {further} ({kinds}) left out")
             return cls._from_manifest(read, path, where)
-        reject(path, 'holds neither {"cluster": {...}} nor a TFJob or JobSet')
+        reject(path, 'holds neither {"cluster": {...}} nor a TFJob, JobSet or TrainJob')
 
     @classmethod
     def _from_cluster(cls, spec: Any, path: str, command: Sequence[str]) -> Job:

@@ -1,13 +1,13 @@
-"""Reads a TFJob or a JobSet: its tasks, their commands, and the fields not followed here."""
+"""Reads a TFJob, and the pods of all manifests: commands, and the fields not followed here."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tfdist.cluster.spec import ROLES, check_role
+from tfdist.cluster.spec import check_role
 from tfdist.runtime.heartbeat import VARIABLE as HEARTBEAT_VARIABLE
 from tfdist.validation import kind, quote, reject
 
@@ -15,31 +15,27 @@ _VARIABLE = re.compile(r"\$\(([A-Za-z_][A-Za-z0-9_]*)\)|\$\$")
 _MOST = 10_000
 
 # Fields of a manifest that are not followed here, and what is done instead.
-_RESTARTS = "--max-restarts sets how often tasks start again"
-_END = "the job is done when chief and workers are; with ps, when the chief is"
+RESTARTS = "--max-restarts sets how often tasks start again"
+AT_ONCE = "all tasks start at once"
+END = "the job is done when chief and workers are; with ps, when the chief is"
 _DIFFERENT_RUN = {
     "activeDeadlineSeconds": "there is no deadline",
-    "backoffLimit": _RESTARTS,
+    "backoffLimit": RESTARTS,
     "cleanPodPolicy": "all tasks end with the job",
-    "schedulingPolicy": "all tasks start at once",
-}
-_DIFFERENT_JOB = {
-    "activeDeadlineSeconds": "there is no deadline",
-    "backoffLimit": _RESTARTS,
-    "podFailurePolicy": _RESTARTS,
+    "schedulingPolicy": AT_ONCE,
 }
 _DIFFERENT_POD = {
     "initContainers": "they are not run",
     "activeDeadlineSeconds": "there is no deadline",
+    "restartPolicy": RESTARTS,
 }
 _DIFFERENT_CONTAINER = {
+    "startupProbe": AT_ONCE,
+    "lifecycle": "its hooks are not run",
     "workingDir": "tasks run in this directory",
     "envFrom": "it is in the cluster; set its variables with --env",
     "volumeMounts": "nothing is mounted; paths are this machine's",
 }
-# The addresses of a JobSet's pods, for which the launcher gives a TF_CONFIG.
-_OWN = ("TFDIST_CHIEF", "TFDIST_WORKERS", "TFDIST_PS", "TFDIST_EVALUATOR")
-_OWN_TASK = ("TFDIST_TASK_TYPE", "TFDIST_TASK_INDEX")
 
 
 @dataclass
@@ -51,12 +47,14 @@ class Manifest:
         commands: The command of each role.
         env: The variables of each role.
         notes: The differences from a run on the cluster, one line each.
+        runtime: The document of a TrainJob's runtime, where that is in the file too.
     """
 
     counts: dict[str, int] = field(default_factory=dict)
     commands: dict[str, list[str]] = field(default_factory=dict)
     env: dict[str, dict[str, str]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    runtime: Mapping[str, Any] | None = None
 
 
 def unpacked(document: Mapping[str, Any]) -> list[Any]:
@@ -65,15 +63,28 @@ def unpacked(document: Mapping[str, Any]) -> list[Any]:
     return items if document.get("kind") == "List" and isinstance(items, list) else [document]
 
 
-def read_tfjob(
-    loaded: Mapping[str, Any], path: str, command: Sequence[str]
-) -> tuple[Manifest, str]:
+@dataclass(frozen=True)
+class Given:
+    """What a user gives with a manifest.
+
+    Attributes:
+        command: What to run; the containers' own commands when empty.
+        roles: The roles of replicated jobs by name, where they are not clear.
+        documents: All documents of the file.
+    """
+
+    command: Sequence[str] = ()
+    roles: Mapping[str, str] = field(default_factory=dict)
+    documents: Sequence[Mapping[str, Any]] = ()
+
+
+def read_tfjob(loaded: Mapping[str, Any], path: str, given: Given) -> tuple[Manifest, str]:
     """Reads a TFJob, as the training operator would.
 
     Args:
         loaded: The document.
         path: The file, for messages.
-        command: What to run; the containers' own commands when empty.
+        given: What was given with it.
 
     Returns:
         What was read, and the name of the field that has the tasks.
@@ -82,14 +93,16 @@ def read_tfjob(
         ConfigError: The operator would reject it, or suspend it.
     """
     where = f"{path}: spec.tfReplicaSpecs"
-    spec = _get(loaded, "spec", path)
-    replicas = _get(spec, "tfReplicaSpecs", f"{path}: spec")
+    if given.roles:
+        reject("launch(--role)", "is given; a TFJob's replicas have their roles' names")
+    spec = part(loaded, "spec", path)
+    replicas = part(spec, "tfReplicaSpecs", f"{path}: spec")
     read = Manifest()
     policy = spec.get("runPolicy") or {}
     if isinstance(policy, Mapping):
-        _refuse_suspended(policy, f"{path}: spec.runPolicy")
-        _note(read, policy, f"{path}: spec.runPolicy", _DIFFERENT_RUN)
-    _note(read, spec, f"{path}: spec", {"successPolicy": _END})
+        refuse_suspended(policy, f"{path}: spec.runPolicy")
+        add_notes(read, policy, f"{path}: spec.runPolicy", _DIFFERENT_RUN)
+    add_notes(read, spec, f"{path}: spec", {"successPolicy": END})
     if spec.get("enableDynamicWorker"):
         reject(
             f"{path}: spec.enableDynamicWorker",
@@ -100,64 +113,15 @@ def read_tfjob(
         if role in read.commands:
             reject(where, f"{quote(name)} names {role} a second time; keep one of them")
         count = replica.get("replicas") if isinstance(replica, Mapping) else 0
-        if not _count(count, f"{where}.{name}.replicas"):
+        if not number_of(count, f"{where}.{name}.replicas"):
             continue
-        _note(read, replica, f"{where}.{name}", {"restartPolicy": _RESTARTS})
-        _add(read, role, replica, f"{where}.{name}", command, named=True)
-        read.counts[role] = _count(count, f"{where}.{name}.replicas")
+        add_notes(read, replica, f"{where}.{name}", {"restartPolicy": RESTARTS})
+        add_role(read, role, replica, f"{where}.{name}", given.command, named=True)
+        read.counts[role] = number_of(count, f"{where}.{name}.replicas")
     return read, where
 
 
-def read_jobset(
-    loaded: Mapping[str, Any], path: str, command: Sequence[str]
-) -> tuple[Manifest, str]:
-    """Reads a JobSet whose replicated jobs are roles, such as `tfdist render jobset` writes.
-
-    Args:
-        loaded: The document.
-        path: The file, for messages.
-        command: What to run; the containers' own commands when empty.
-
-    Returns:
-        What was read, and the name of the field that has the tasks.
-
-    Raises:
-        ConfigError: It is malformed or suspended, or a replicated job of it is not a role.
-    """
-    where = f"{path}: spec.replicatedJobs"
-    spec = _get(loaded, "spec", path)
-    jobs = spec.get("replicatedJobs")
-    if not isinstance(jobs, list) or not all(isinstance(job, Mapping) for job in jobs):
-        reject(where, f"{quote(jobs)} is not a list of objects")
-    read = Manifest()
-    _refuse_suspended(spec, f"{path}: spec")
-    _note(read, spec, f"{path}: spec", {"failurePolicy": _RESTARTS, "successPolicy": _END})
-    for number, job in enumerate(jobs):
-        here = f"{where}[{number}]"
-        inner = _get(_get(job, "template", here), "spec", f"{here}.template")
-        _note(read, inner, f"{here}.template.spec", _DIFFERENT_JOB)
-        pods = inner.get("completions")
-        pods = inner.get("parallelism") if pods is None else pods
-        count = _count(job.get("replicas"), f"{here}.replicas") * _count(pods, f"{here}: pods")
-        env = _container_env(_container(inner, here, named=False), [], here)
-        role = env.get("TFDIST_TASK_TYPE") or job.get("name")
-        if role not in ROLES:
-            reject(f"{here}.name", f"{quote(role)} is not a role; set TFDIST_TASK_TYPE to one")
-        if not count:
-            continue
-        if role not in read.counts:
-            _add(read, role, inner, here, command, named=False)
-        read.counts[role] = read.counts.get(role, 0) + count
-        for own in (*_OWN, *_OWN_TASK):
-            read.env[role].pop(own, None)
-    return read, where
-
-
-Reader = Callable[[Mapping[str, Any], str, Sequence[str]], tuple[Manifest, str]]
-READERS: dict[str, Reader] = {"TFJob": read_tfjob, "JobSet": read_jobset}
-
-
-def _add(
+def add_role(
     read: Manifest,
     role: str,
     holder: Mapping[str, Any],
@@ -167,19 +131,19 @@ def _add(
     named: bool,
 ) -> None:
     """Adds the command and the variables of a role to `read`."""
-    container = _container(holder, where, named=named)
+    container = container_of(holder, where, named=named)
     pod = holder["template"]["spec"]
-    _note(read, pod, f"{where}.template.spec", _DIFFERENT_POD)
-    _note(read, container, f"{where}: container", _DIFFERENT_CONTAINER)
+    add_notes(read, pod, f"{where}.template.spec", _DIFFERENT_POD)
+    add_notes(read, container, f"{where}: container", _DIFFERENT_CONTAINER)
     others = [quote(c.get("name")) for c in pod["containers"] if c is not container]
     if others:
         read.notes.append(f"{where}: containers {', '.join(others)} are not run here")
-    read.env[role] = _container_env(container, read.notes, where)
+    read.env[role] = environment(container, read.notes, where)
     read.env[role].pop(HEARTBEAT_VARIABLE, None)  # The launcher gives each task its own.
-    read.commands[role] = list(command) or _container_command(container, read.env[role], where)
+    read.commands[role] = list(command) or command_of(container, read.env[role], where)
 
 
-def _note(
+def add_notes(
     read: Manifest, holder: Mapping[str, Any], where: str, different: Mapping[str, str]
 ) -> None:
     """Notes each field that is given but not followed, once, and what is done instead."""
@@ -189,12 +153,17 @@ def _note(
             read.notes.append(where + text)
 
 
-def _refuse_suspended(holder: Mapping[str, Any], where: str) -> None:
+def refuse_suspended(holder: Mapping[str, Any], where: str) -> None:
+    """Rejects a job that is suspended.
+
+    Raises:
+        ConfigError: It is.
+    """
     if holder.get("suspend"):
         reject(f"{where}.suspend", "is true: such a job is held; set it to false to run it")
 
 
-def _count(value: Any, where: str) -> int:
+def number_of(value: Any, where: str) -> int:
     """Checks a number of replicas; None means one."""
     if value is None:
         return 1
@@ -203,20 +172,36 @@ def _count(value: Any, where: str) -> int:
     return value
 
 
-def _get(mapping: Any, key: str, where: str) -> Mapping[str, Any]:
+def part(mapping: Any, key: str, where: str) -> Mapping[str, Any]:
+    """Returns an object in an object.
+
+    Raises:
+        ConfigError: There is none.
+    """
     value = mapping.get(key) if isinstance(mapping, Mapping) else None
     if not isinstance(value, Mapping):
         reject(f"{where}.{key}" if ":" in where else f"{where}: {key}", "is not an object")
     return value
 
 
-def _container(spec: Mapping[str, Any], where: str, *, named: bool) -> Mapping[str, Any]:
-    template = _get(spec, "template", where)
-    containers = _get(template, "spec", f"{where}.template").get("containers")
+def container_of(spec: Mapping[str, Any], where: str, *, named: bool) -> Mapping[str, Any]:
+    """Returns the container that runs the task.
+
+    Args:
+        spec: What has the template of the pods.
+        where: Its place, for messages.
+        named: Whether it has to be named `tensorflow`, as TFJob's operator wants it.
+
+    Raises:
+        ConfigError: There is none, or its place is malformed.
+    """
+    template = part(spec, "template", where)
+    containers = part(template, "spec", f"{where}.template").get("containers")
     if not isinstance(containers, list) or not all(isinstance(c, Mapping) for c in containers):
         reject(f"{where}.template.spec.containers", f"{quote(containers)} is not a list of objects")
     for container in containers:
-        if container.get("name") == "tensorflow":  # The one that gets TF_CONFIG.
+        # The one that gets TF_CONFIG; a TrainJob's.
+        if container.get("name") in (("tensorflow",) if named else ("tensorflow", "node")):
             return container
     if not containers:
         reject(f"{where}.template.spec.containers", "is empty; give one named tensorflow")
@@ -226,7 +211,12 @@ def _container(spec: Mapping[str, Any], where: str, *, named: bool) -> Mapping[s
     return containers[0]
 
 
-def _container_env(container: Mapping[str, Any], notes: list[str], where: str) -> dict[str, str]:
+def environment(container: Mapping[str, Any], notes: list[str], where: str) -> dict[str, str]:
+    """Returns the variables of a container; adds a note for each that is in the cluster.
+
+    Raises:
+        ConfigError: One is malformed.
+    """
     result: dict[str, str] = {}
     entries = container.get("env") or []
     if not isinstance(entries, list) or not all(isinstance(e, Mapping) for e in entries):
@@ -252,9 +242,12 @@ def _is_passable(text: str) -> bool:
     return "\0" not in text and not any("\ud800" <= c <= "\udfff" for c in text)
 
 
-def _container_command(
-    container: Mapping[str, Any], env: Mapping[str, str], where: str
-) -> list[str]:
+def command_of(container: Mapping[str, Any], env: Mapping[str, str], where: str) -> list[str]:
+    """Returns the command of a container, with its variables filled in.
+
+    Raises:
+        ConfigError: There is none, or it is not a list of strings.
+    """
     words: list[str] = []
     for key in ("command", "args"):
         part = container.get(key) or []
