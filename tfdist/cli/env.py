@@ -13,8 +13,23 @@ from tfdist.launcher.machine import gpu_ids, usable_cores
 from tfdist.validation import quote
 
 PACKAGES = ("tfdist", "tensorflow", "keras", "tensorflow-datasets", "numpy", "absl-py", "PyYAML")
-PREFIXES = ("TFDIST_", "TF_", "KERAS_", "CUDA_", "NCCL_", "SLURM_", "OMP_", "XLA_", "PET_", "JAX_")
-NAMES = ("JOB_COMPLETION_INDEX", "GRPC_VERBOSITY", "PYTHONPATH")
+_OWN = ("TFDIST_", "TF_", "KERAS_", "CUDA_", "NCCL_", "OMP_", "XLA_")
+_STARTERS = (
+    "SLURM_",
+    "PET_",
+    "JAX_",
+    "OMPI_COMM_",
+    "PMI_",
+    "MPI_LOCAL",
+    "AZ_BATCH_",
+    "LSB_",
+    "PBS_",
+)
+PREFIXES = (*_OWN, *_STARTERS)
+NAMES = (
+    *("JOB_COMPLETION_INDEX", "GRPC_VERBOSITY", "PYTHONPATH", "RANK", "WORLD_SIZE"),
+    *("SM_HOSTS", "SM_CURRENT_HOST", "CLUSTER_SPEC", "NHOSTS"),
+)
 
 
 def main(argv: list[str]) -> int:

@@ -11,6 +11,8 @@ from tfdist.validation import kind, quote, reject
 _LABEL = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?", re.ASCII)
 _PORT = re.compile(r"[0-9]+", re.ASCII)
 _WANTED = "give 'host:port'"
+# Below the kernel's ephemeral ports (from 32768), so no outgoing connection takes one.
+_FIRST_PORT, MOST_PORTS, _PORTS_EACH = 20000, 12000, 16
 _LOOPBACK_NAMES = ("localhost", "localhost.localdomain", "ip6-localhost")
 
 
@@ -18,6 +20,17 @@ def split_address(address: str) -> tuple[str, int]:
     """Splits a checked address into host, without the brackets of IPv6, and port."""
     host, _, port = address.rpartition(":")
     return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def first_port(number: int, count: int) -> int:
+    """Returns the first of some ports in a row, which every task derives from the same number.
+
+    Args:
+        number: A number of the job, such as its id; other jobs' ports are others, mostly.
+        count: How many ports are needed, `MOST_PORTS` at most.
+    """
+    width = max(_PORTS_EACH, count)
+    return _FIRST_PORT + number % (MOST_PORTS // width) * width
 
 
 def join_address(host: str, port: int) -> str:

@@ -12,12 +12,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tfdist.cluster.address import split_address
+from tfdist.cluster.alone import refuse_alone
 from tfdist.cluster.kubernetes import is_indexed_job, parse_indexed_job
+from tfdist.cluster.mpi import is_mpi, parse_mpi
+from tfdist.cluster.sagemaker import is_sagemaker, parse_sagemaker
 from tfdist.cluster.slurm import is_slurm_step, parse_slurm
 from tfdist.cluster.slurm_gpus import share_of_gpus
 from tfdist.cluster.spec import Jobs, check_index, check_jobs, check_role
 from tfdist.cluster.tf_config import parse_tf_config
-from tfdist.cluster.trainjob import is_trainjob, parse_trainjob, refuse_lone_index
+from tfdist.cluster.trainjob import is_trainjob, parse_trainjob
 from tfdist.notebook import Rows
 from tfdist.validation import quote, reject
 
@@ -129,17 +132,20 @@ class Cluster(Rows):
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str] | None = None) -> Cluster:
-        """Reads the environment: TF_CONFIG, else Slurm, else Kubernetes, else one local task.
+        """Reads the environment: TF_CONFIG, Slurm, Kubernetes, MPI, SageMaker, or one local task.
 
         An empty TF_CONFIG counts as none: so does a job of one replica, for
         which TFJob sets none. Of Kubernetes it reads the lists of an Indexed
-        Job, else the variables of a TrainJob.
+        Job, else the variables of a TrainJob. The processes of mpirun are read
+        where all are on one machine. One that shows that there are others, but
+        not where, is refused, unless TFDIST_WORKERS is set and empty.
 
         Args:
             environ: The environment to read; that of this process by default.
 
         Raises:
-            ConfigError: A variable is malformed; the message names the field.
+            ConfigError: A variable is malformed, or there are other tasks of unknown addresses;
+                the message names the field.
 
         Example:
             >>> cluster = tfdist.Cluster.from_environment({})
@@ -157,7 +163,11 @@ class Cluster(Rows):
             return cls._build(*parse_indexed_job(environ), source="Kubernetes")
         if is_trainjob(environ):
             return cls._build(*parse_trainjob(environ), source="TrainJob")
-        refuse_lone_index(environ)
+        if is_mpi(environ):
+            return cls._build(*parse_mpi(environ), source="MPI")
+        if is_sagemaker(environ):
+            return cls._build(*parse_sagemaker(environ), source="SageMaker")
+        refuse_alone(environ)
         return cls.local()
 
     @classmethod

@@ -9,7 +9,7 @@ for every pod of the job:
     TFDIST_CHIEF=train-chief-0-0.train:2222     (when there is a chief)
     TFDIST_EVALUATOR=...                        (when there is an evaluator)
     TFDIST_TASK_TYPE=worker                     (default: worker)
-    TFDIST_TASK_INDEX=0                         (default: JOB_COMPLETION_INDEX)
+    TFDIST_TASK_INDEX=0                         (default: JOB_COMPLETION_INDEX, or a rank)
 
 Lists are separated by commas and may hold ranges in brackets. In a JobSet a
 pod's host name is `<jobset>-<replicated job>-<job index>-<pod index>` in the
@@ -32,6 +32,17 @@ _LISTS = {
 }
 
 
+# Where the index of this task is, the first of those that are set. Of mpirun's processes it is the
+# rank: with the addresses given by hand, theirs need not be known.
+_INDICES = (
+    "TFDIST_TASK_INDEX",
+    "JOB_COMPLETION_INDEX",
+    "OMPI_COMM_WORLD_RANK",
+    "PMI_RANK",
+    "RANK",
+)
+
+
 def is_indexed_job(environ: Mapping[str, str]) -> bool:
     """Returns whether the environment holds the address lists described above."""
     return any(environ.get(name) for name in _LISTS.values())
@@ -50,7 +61,7 @@ def parse_indexed_job(environ: Mapping[str, str]) -> tuple[Jobs, str, int]:
     role = check_role(environ.get("TFDIST_TASK_TYPE") or "worker", "TFDIST_TASK_TYPE")
     if role not in jobs:
         reject("TFDIST_TASK_TYPE", f"there is no {_LISTS[role]}; tasks are {', '.join(jobs)}")
-    name = "TFDIST_TASK_INDEX" if environ.get("TFDIST_TASK_INDEX") else "JOB_COMPLETION_INDEX"
+    name = next((name for name in _INDICES if environ.get(name)), "JOB_COMPLETION_INDEX")
     text = environ.get(name, "").strip()
     if not text:
         reject(name, "is not set; use completionMode: Indexed, or set TFDIST_TASK_INDEX")

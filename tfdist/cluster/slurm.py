@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from tfdist.cluster.address import join_address
+from tfdist.cluster.address import MOST_PORTS, first_port, join_address
 from tfdist.cluster.hostlist import expand_hostlist
 from tfdist.cluster.spec import Jobs, check_jobs, check_role
 from tfdist.validation import plural, quote, reject
@@ -23,8 +23,6 @@ HOST_SUFFIX = "TFDIST_HOST_SUFFIX"
 _PORTS = re.compile(r"([0-9]{1,5})(?:-([0-9]{1,5}))?", re.ASCII)
 _TASKS = re.compile(r"([0-9]{1,6})(?:\(x([0-9]{1,6})\))?", re.ASCII)
 _MOST_TASKS = 100_000
-# Below the kernel's ephemeral ports (from 32768), so no outgoing connection takes one.
-_FIRST_PORT, _LAST_PORT, _PORTS_PER_STEP = 20000, 32000, 16
 
 
 def is_slurm_step(environ: Mapping[str, str]) -> bool:
@@ -224,14 +222,12 @@ def _derived_port(environ: Mapping[str, str], per_node: int) -> int:
     step, restarts = (_number(environ, f"SLURM_{name}") for name in ("STEP_ID", "RESTART_COUNT"))
     # Neighbouring jobs, steps of one job, and what is left of it before it was put back in the
     # queue, may share a node: keep them apart.
-    width = max(_PORTS_PER_STEP, per_node)
-    slots = (_LAST_PORT - _FIRST_PORT) // width
-    if not slots:
-        most = _LAST_PORT - _FIRST_PORT
+    if per_node > MOST_PORTS:
         reject(
-            "SLURM_STEP_TASKS_PER_NODE", f"{per_node} tasks are on a node; at most {most} can be"
+            "SLURM_STEP_TASKS_PER_NODE",
+            f"{per_node} tasks are on a node; at most {MOST_PORTS} can be",
         )
-    return _FIRST_PORT + (job + 101 * step + 211 * restarts) % slots * width
+    return first_port(job + 101 * step + 211 * restarts, per_node)
 
 
 def _number(environ: Mapping[str, str], name: str) -> int:

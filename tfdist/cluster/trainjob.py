@@ -60,25 +60,6 @@ def parse_trainjob(environ: Mapping[str, str]) -> tuple[Jobs, str, int]:
     return jobs, "worker", check_index(rank, "worker", jobs, rank_name, kind)
 
 
-def refuse_lone_index(environ: Mapping[str, str]) -> None:
-    """Rejects a pod of a Job that is not the first one and has no addresses of the others.
-
-    Where each pod is to train its own model, TFDIST_WORKERS is set and empty.
-
-    Raises:
-        ConfigError: It is such a pod.
-    """
-    index = environ.get("JOB_COMPLETION_INDEX", "").strip()
-    if index in ("", "0") or "TFDIST_WORKERS" in environ:
-        return
-    reject(
-        "JOB_COMPLETION_INDEX",
-        f"{quote(index)} means that there are other pods, but gives no addresses; set "
-        "TFDIST_WORKERS to the addresses of all of them, as 'tfdist render jobset' does, or to "
-        "nothing (TFDIST_WORKERS=) where each is to train its own model",
-    )
-
-
 def _kind(environ: Mapping[str, str]) -> str | None:
     kinds = (kind for kind, names in _KINDS.items() if environ.get(names[0], "1").strip() != "1")
     return next(kinds, None)
