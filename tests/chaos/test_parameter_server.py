@@ -109,16 +109,19 @@ def test_a_chief_on_its_own_ends_and_names_the_lost_ps(programs: Programs) -> No
 
 
 @pytest.mark.long
-def test_the_chief_ends_while_a_worker_is_away(programs: Programs) -> None:
+@pytest.mark.parametrize(("delay", "step"), [(60, 41), (0.1, 151), (0.1, 161)])
+def test_the_chief_ends_while_a_worker_is_away_or_comes_back(
+    programs: Programs, delay: float, step: int
+) -> None:
     """TensorFlow's coordinator would wait for ever: Python ends, and with it who holds its lock."""
     job = programs.launch(
-        "--chief 1 --ps 1 --workers 2 --max-restarts 1 --restart-delay 60 --grace 3",
+        f"--chief 1 --ps 1 --workers 2 --max-restarts 1 --restart-delay {delay} --grace 3",
         [*python(), JOB],
         STEPS="200",
         EPOCHS="1",
         PAUSE="0.02",
     )
-    job.until("STEP 41 ")
+    job.until(f"STEP {step} ")
     job.kill("worker/1")
     assert job.end() == 0, job.text()
     assert job.find("worker/1 killed by SIGKILL; starting it again in"), job.text()
