@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
+import socket
+import struct
+import sys
 import threading
 import time
 
@@ -12,7 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tfdist.collectives.ring import memory
+from tfdist.collectives.ring import memory, monitor
 from tfdist.collectives.ring import ring as ring_module
 from tfdist.collectives.ring.failure import RingError
 from tfdist.runtime import heartbeat
@@ -319,6 +323,37 @@ def test_one_that_fails_says_so_to_all(workers):
     for future in futures:
         with pytest.raises(RingError, match=r"lost worker/2 \(its own\?fault\)"):
             future.result(10)
+
+
+def lose_large_packets(connection):
+    """Makes the kernel drop what comes in more than 500 bytes, as a smaller MTU on the way does."""
+    program = [(0x80, 0, 0, 0), (0x25, 0, 1, 500), (0x06, 0, 0, 0), (0x06, 0, 0, 0xFFFFFFFF)]
+    code = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *line) for line in program))
+    attach = struct.pack("HP", len(program), ctypes.addressof(code))
+    connection.setsockopt(socket.SOL_SOCKET, 26, attach)  # SO_ATTACH_FILTER
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="what the kernel tells is Linux's own")
+def test_data_that_never_arrive_are_no_endless_wait(workers, monkeypatch):
+    monkeypatch.setattr(monitor, "SILENCE", 2)
+    ring = workers(2)
+    ring.each(lambda r: r.all_reduce(np.ones(3)))
+    lose_large_packets(ring.rings[1]._monitor._data[1])
+    for future in ring.start(lambda r: r.all_reduce(np.ones(300_000))):
+        with pytest.raises(RingError, match="worker/1 .*no data for 2 s; .* compare the MTU"):
+            future.result(30)
+
+
+def test_one_that_reads_nothing_for_long_is_waited_for(workers, monkeypatch):
+    """It may compute, or save; its machine answers that there is no room."""
+    monkeypatch.setattr(monitor, "SILENCE", 1)
+    ring = workers(2)
+    sums = [np.ones(8_000_000), np.ones(8_000_000)]
+    (early,) = ring.start(lambda r: r.all_reduce(sums[0]), [0])
+    time.sleep(4)
+    (late,) = ring.start(lambda r: r.all_reduce(sums[1]), [1])
+    early.result(30), late.result(30)
+    assert sums[0][-1] == sums[1][0] == 2.0
 
 
 def test_an_interrupt_ends_a_call(workers):

@@ -33,7 +33,10 @@ _PAUSE = 0.1
 # limit; where the limit is below this size, its own growth is better.
 _BUFFER_BYTES = 4 << 20
 # Seconds without an answer of its kernel after which a neighbour counts as lost, about.
-_SILENCE = 30
+SILENCE = 30
+# Where Linux counts, in what it tells of a connection, the times that it has sent data again since
+# the other machine last acknowledged any (`struct tcp_info`).
+_RETRANSMITS = 2
 
 _DATA, _NEWS = 0, 1
 _MOST_BYTES = 100  # of a message
@@ -226,13 +229,28 @@ def _see_silence(connection: socket.socket) -> None:
     """Makes the kernel end a connection when the other machine is lost, as in a power failure."""
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in (
-        ("TCP_KEEPIDLE", _SILENCE // 3),
-        ("TCP_KEEPINTVL", _SILENCE // 6),
+        ("TCP_KEEPIDLE", SILENCE // 3),
+        ("TCP_KEEPINTVL", SILENCE // 6),
         ("TCP_KEEPCNT", 4),
-        ("TCP_USER_TIMEOUT", _SILENCE * 1000),
+        ("TCP_USER_TIMEOUT", SILENCE * 1000),
     ):
         if hasattr(socket, name):
             connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+
+
+def sends_again(connection: socket.socket) -> bool:
+    """Returns whether the other machine has not acknowledged what was sent there, in time.
+
+    A neighbour that runs and reads nothing is no such case, for however long: its machine answers
+    that there is no room. So TCP_USER_TIMEOUT, which ends both, is not for data.
+    """
+    if not hasattr(socket, "TCP_INFO"):
+        return False
+    try:
+        found = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _RETRANSMITS + 1)
+    except OSError:
+        return False
+    return found[-1] > 0
 
 
 def _in_a_loop(what: Coroutine[Any, Any, _Result]) -> _Result:

@@ -17,6 +17,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from tfdist.collectives.ring.connections import SILENCE, sends_again
 from tfdist.collectives.ring.failure import (
     EXITED,
     INTERRUPTED,
@@ -61,7 +62,7 @@ class RingMonitor:
         names: The names of the workers, by rank.
         following: The next worker.
         previous: The previous worker.
-        data: The connections to shut down when the ring breaks.
+        data: The connections to shut down when the ring breaks, first that to the next worker.
         warn_seconds: The time in one collective after which a warning names the awaited worker.
         stall_seconds: The time after which a worker that runs but does not respond counts as lost.
     """
@@ -92,6 +93,7 @@ class RingMonitor:
         self._stall_seconds = stall_seconds
         self._warned = self._reported = -1
         self._records_waiting = False
+        self._sends_again_since: float | None = None
         self._lock = threading.Lock()
         self._known = threading.Event()
         self._wake, self._woken = socket.socketpair()
@@ -166,6 +168,7 @@ class RingMonitor:
                 if side.news.fileno() in ready:
                     self._read(side)
             self._check_age()
+            self._check_data()
         self._record_waiting(False)
 
     def _read(self, side: Neighbour) -> None:
@@ -218,6 +221,23 @@ class RingMonitor:
         if age > self._stall_seconds * (2 if waits_too else 1):
             reason = f"it is running but has not responded for {age:.0f} s"
             self.break_off(RingFailure(LOST, side.rank, reason))
+
+    def _check_data(self) -> None:
+        """Breaks the ring where nothing that is sent to the next worker arrives.
+
+        The connection for news may hold: its packets are small.
+        """
+        if not sends_again(self._data[0]):
+            self._sends_again_since = None
+            return
+        now = time.monotonic()
+        self._sends_again_since = self._sends_again_since or now
+        if now - self._sends_again_since > SILENCE:
+            reason = (
+                f"its machine has acknowledged no data for {SILENCE} s; if it answers otherwise, "
+                "large packets are lost on the way: compare the MTU of both"
+            )
+            self.break_off(RingFailure(LOST, self._sides[0].rank, reason))
 
     def _record_waiting(self, waits: bool) -> None:
         if waits != self._records_waiting:
