@@ -20,6 +20,7 @@ from tfdist.runtime.log import LOGGER
 from tfdist.runtime.timeouts import wait_seconds
 from tfdist.runtime.watchdog import watchdog
 from tfdist.strategy.beats import Beats
+from tfdist.strategy.coordinator import coordinator_of
 from tfdist.strategy.devices import find_devices, full_name, grow_gpu_memory
 from tfdist.strategy.kinds import AUTO, BY_NAME, NAMES, check_parameter_servers, choose
 from tfdist.strategy.private_port import close_to_others
@@ -180,6 +181,7 @@ def parameter_server_strategy(cluster: Cluster) -> tf.distribute.Strategy:
     meet(cluster)
     with watchdog(wait_seconds() + _CONNECT, f"{cluster.task}: connecting to ps and workers"):
         strategy = tf.distribute.ParameterServerStrategy(_resolver(cluster))
+        coordinator_of(strategy)
     close_to_others(cluster)
     excepthook.install(connected=True)
     sigterm.end_on_it()

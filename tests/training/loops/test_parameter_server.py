@@ -381,14 +381,3 @@ def test_two_workers_and_a_ps_make_the_steps_of_one_device(tmp_path, monkeypatch
         "in order": True,
         "numbers": sum(range(20 * 3)),
     }
-
-
-def test_tensorflows_coordinator_is_stopped_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """At the end of the process, and not again where Python deletes it, without its threads."""
-    stops = []
-    base = tf.distribute.coordinator.ClusterCoordinator
-    monkeypatch.setattr(base, "__del__", lambda self: stops.append(self))
-    one = object.__new__(parameter_server.Coordinator)
-    one.__del__()
-    one.__del__()
-    assert len(stops) == 1

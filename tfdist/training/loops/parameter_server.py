@@ -39,21 +39,6 @@ _PER_WORKER = 2
 _AGAIN_SECONDS = 0.2
 
 
-class Coordinator(tf.distribute.coordinator.ClusterCoordinator):
-    """TensorFlow's coordinator, which stops once.
-
-    It stops when it is deleted too, and that may be after Python has ended its threads. One that
-    was about to note that a lost worker had come back then has a lock that nobody can release.
-    """
-
-    _is_stopped = False
-
-    def __del__(self) -> None:
-        if not self._is_stopped:
-            self._is_stopped = True
-            super().__del__()
-
-
 class ParameterServerLoop(Loop):
     """Steps of one model under a ParameterServerStrategy.
 

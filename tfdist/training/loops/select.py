@@ -16,12 +16,12 @@ from tfdist.collectives.transport import Transport
 from tfdist.collectives.worker_flags import WorkerFlags
 from tfdist.errors import ConfigError
 from tfdist.keras_internals import compiled_parts
-from tfdist.runtime import shutdown
+from tfdist.strategy.coordinator import coordinator_of
 from tfdist.strategy.kinds import kind_of
 from tfdist.training.input.feed import Feed, ShardedFeed
 from tfdist.training.loops.base import Loop
 from tfdist.training.loops.one_device import OneDeviceLoop
-from tfdist.training.loops.parameter_server import Coordinator, ParameterServerLoop
+from tfdist.training.loops.parameter_server import ParameterServerLoop
 from tfdist.training.loops.synchronous import SynchronousLoop
 from tfdist.training.model.inspection import compiled_optimizer, has_several_optimizers
 from tfdist.training.model.support import check_update_within
@@ -183,9 +183,7 @@ class Loops:
 
     def _parameter_server(self) -> Loop:
         if self._coordinator is None:
-            self._coordinator = Coordinator(self._strategy)
-            # Python would stop it too, but when its threads cannot let go of it any more.
-            shutdown.at_exit("TensorFlow's coordinator", self._coordinator.__del__)
+            self._coordinator = coordinator_of(self._strategy)
         return ParameterServerLoop(self._model, self._strategy, self._coordinator)
 
     def _synchronous(self, whole: bool, nominal: int, updates_within: bool) -> Loop:
