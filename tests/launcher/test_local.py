@@ -207,6 +207,28 @@ time.sleep(1000)
 """
 
 
+def test_a_killed_launcher_leaves_no_heartbeats(
+    launch: Launch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = launch.folder / "temporary"
+    folder.mkdir()
+    monkeypatch.setenv("TMPDIR", str(folder))
+    process = launch.start(
+        "--workers 2",
+        """
+beat = Path(os.environ["TFDIST_HEARTBEAT"])
+for path in (beat, beat.with_name(beat.name + ".fed"), beat.with_name(f".{beat.name}.7.tmp")):
+    path.write_text("{}")
+mark("up")
+time.sleep(1000)
+""",
+    )
+    launch.until_marked(2)
+    assert len(list(folder.glob("*/*"))) == 6
+    process.kill()
+    wait(lambda: not list(folder.iterdir()))
+
+
 @pytest.mark.parametrize(
     ("number", "expected"), [(signal.SIGINT, 130), (signal.SIGTERM, 138), (signal.SIGKILL, -9)]
 )

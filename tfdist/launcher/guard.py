@@ -3,9 +3,9 @@
 Run as a script with the arguments `CONTROL_FD CORES COMMAND...`. It starts the
 command in its own process group and reports to the launcher over the
 control socket. When the launcher dies, however it dies, the socket closes and
-the guard kills the task and all that the task started; when the guard is
-killed, the kernel kills the task. It imports no more than it needs, because
-one runs next to every task.
+the guard kills the task and all that the task started, and removes the task's
+heartbeat; when the guard is killed, the kernel kills the task. It imports no
+more than it needs, because one runs next to every task.
 
 From the launcher: `T` (SIGTERM to the task's group), `K` (SIGKILL to all). To
 the launcher: `pid N`, then `exit STATUS` with the status from `waitpid`.
@@ -47,6 +47,16 @@ def _children() -> list[int]:
     return found
 
 
+def _remove_heartbeat(path: str) -> None:
+    """Removes a task's heartbeat, and the launcher's folder of them with the last one."""
+    folder, name = os.path.split(path)
+    with contextlib.suppress(OSError):
+        for found in os.listdir(folder) if name else []:
+            if found == name or found.startswith((f"{name}.", f".{name}.")):
+                os.unlink(os.path.join(folder, found))
+        os.rmdir(folder)  # Fails while other tasks' are there.
+
+
 class Guard:
     """Starts one command and ends with it, leaving none of its processes."""
 
@@ -57,6 +67,7 @@ class Guard:
         self._pid = 0
         self._status: int | None = None
         self._stopping = False
+        self._is_orphan = False
         self._asked: set[int] = set()
 
     def run(self) -> None:
@@ -87,6 +98,8 @@ class Guard:
             if control in ready and not self._obey():
                 break
         self._kill_all()
+        if self._is_orphan:
+            _remove_heartbeat(os.environ.get("TFDIST_HEARTBEAT", ""))
         self._send(f"exit {self._status or 0}\n")
 
     def _start(self) -> None:
@@ -116,7 +129,8 @@ class Guard:
         try:
             orders = self._control.recv(64)
         except OSError:
-            return False
+            orders = b""
+        self._is_orphan = not orders
         for order in orders:
             if order == ord("T"):
                 self._terminate()
