@@ -102,6 +102,14 @@ def test_the_script_of_the_readme_learns_and_goes_on(tmp_path):
     assert "12 of 12 epochs are done in runs/mine; raise epochs" in again.stderr
 
 
+def test_sorted_imports_of_the_readme_stay_in_order():
+    text = (ROOT / "README.md").read_text()
+    script = re.search(r"```python\n(.*?)```", text, re.DOTALL)[1]
+    command = [sys.executable, "-m", "ruff", "check", "--isolated", "--select=I", "-"]
+    done = subprocess.run(command, input=script, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
+
+
 @pytest.mark.cluster
 @pytest.mark.parametrize("path", each(TUTORIALS))
 def test_the_tutorial_runs_and_learns(path):

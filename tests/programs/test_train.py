@@ -50,8 +50,12 @@ def finished(devices, tmp_path_factory):
 def test_it_ends_with_a_table(finished):
     summary, output = finished
     text = str(summary)
-    for row in ("test accuracy", "images per second", "global batch", "learning rate", "model"):
+    for row in ("test accuracy", "images per second", "parameters", "model"):
         assert row in text
+    # The plan was printed at the start; the file has both.
+    written = (output / "summary.txt").read_text()
+    for row in ("global batch", "learning rate"):
+        assert row not in text and row in written
     assert str(output / "model.keras") in text
     assert summary.replicas == 4
 
@@ -148,6 +152,17 @@ def test_what_the_trainer_is_told_arrives(devices):
         plan = run.make_plan(options, source, 2)
         with pytest.raises(ConfigError, match=message):
             run.make_trainer(options, source, plan, strategy)
+
+
+@pytest.mark.parametrize("name", ["resnet5", "none.keras"])
+def test_a_model_that_there_is_not_is_told_before_the_data_are_there(tmp_path, monkeypatch, name):
+    from tfdist.programs import train as run
+
+    monkeypatch.setattr(run, "open_source", lambda options: pytest.fail("the data were prepared"))
+    options = run.TrainOptions(model=name, output_dir=str(tmp_path / "run"))
+    with pytest.raises(ConfigError, match=r"train\(--model\): "):
+        run.train(Cluster.local(), options)
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_smoke_run_tries_everything_and_leaves_nothing(devices, tmp_path, monkeypatch):

@@ -154,6 +154,24 @@ def test_onednn_is_preferred_unless_the_user_has_decided(monkeypatch: pytest.Mon
     assert "TF_ENABLE_ONEDNN_OPTS" not in os.environ
 
 
+ABSL = """
+from absl import app
+import tfdist
+def main(argv):
+    tfdist.virtual_devices(2)
+    tfdist.mirrored_strategy()
+app.run(main)
+"""
+
+
+def test_a_script_of_absl_is_not_told_what_tensorflow_does_inside() -> None:
+    done = started(ABSL)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "Using MirroredStrategy" in started(ABSL, TF_CPP_MIN_LOG_LEVEL="0").stderr
+    level = "import logging\nlogging.getLogger('tensorflow').setLevel('INFO')\n"
+    assert "Using MirroredStrategy" in started(level + ABSL).stderr
+
+
 def test_another_backend_of_keras_is_refused(tmp_path: Path) -> None:
     home = {"KERAS_HOME": str(tmp_path)}
     assert started(BACKEND, **home).stdout == ""

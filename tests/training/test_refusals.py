@@ -281,3 +281,45 @@ def test_a_step_that_takes_a_row_which_its_replica_does_not_have(mirrored):
         model.compile("sgd")
     data = tf.data.Dataset.from_tensors(np.ones((2, 4, 3), "float32")).repeat(2)
     refused(model, "slice index 1", "first dimension", x=data, y=None)
+
+
+@pytest.mark.parametrize(
+    ("method", "given", "said"),
+    [
+        (
+            "fit",
+            "batchsize",
+            "fit(batchsize): is not an argument of Trainer's; did you mean 'batch",
+        ),
+        ("evaluate", "batchsize", "evaluate(batchsize): is not an argument of Trainer's; did you"),
+        ("predict", "zzz", "predict(zzz): is not an argument of Trainer's; allowed: x, batch_size"),
+    ],
+)
+def test_an_argument_that_there_is_not(method, given, said):
+    import tfdist
+    from tfdist.errors import ConfigError
+
+    model = dense()
+    model.compile("sgd", "mse")
+    with pytest.raises(ConfigError) as error:
+        getattr(tfdist.Trainer(model), method)(X, **{given: 3})
+    assert str(error.value).startswith(said) and "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_data_of_unknown_shape(mirrored, alone):
+    import tensorflow as tf
+
+    import tfdist
+
+    def rows():
+        yield X, Y
+
+    data = tf.data.Dataset.from_generator(rows, output_types=(tf.float32, tf.float32))
+    with (tfdist.one_device_strategy() if alone else mirrored).scope():
+        model = dense()
+        model.compile("sgd", "mse")
+    told = ("does not know how many dimensions its tensors have (the model takes (None, 3))",)
+    refused(model, *told, "output_signature", x=data.unbatch().batch(4), y=None)
+    shaped = data.map(lambda x, y: (tf.ensure_shape(x, (None, 3)), tf.ensure_shape(y, (None, 1))))
+    tfdist.Trainer(model).fit(shaped, verbose=0)

@@ -174,7 +174,17 @@ class Pipeline(abc.ABC):
 
 
 class _ImagePipeline(Pipeline):
-    """Preprocesses images, for reading by index and for reading a stream."""
+    """Preprocesses images, for reading by index and for reading a stream.
+
+    Attributes:
+        if_slow: What a user can do where steps wait for it.
+    """
+
+    if_slow = (
+        "'tfdist bench input' shows the stage that is: reading (stage_dir copies the data to this "
+        "machine, 'tfdist pack' a folder's files into few), or decoding and resizing (a smaller "
+        "image_size, images stored as small as that, more cores for each task)"
+    )
 
     def __init__(
         self, *, transform: Transform, shuffle: bool, augment: bool, **common: Any

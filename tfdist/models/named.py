@@ -71,6 +71,27 @@ def named_model(
         ) from None
 
 
+def check_name(name: str, where: str) -> None:
+    """Checks a model's name before its data are there: a user's function is not called.
+
+    Args:
+        name: As for `named_model`.
+        where: What is given, for messages.
+
+    Raises:
+        ConfigError: There is no such model or file.
+    """
+    if name.endswith(".keras"):
+        _check_file(name, where)
+    elif ":" not in name and name not in _OWN:
+        _of_keras(name, where)
+
+
+def _check_file(name: str, where: str) -> None:
+    if not Path(name).is_file():
+        raise ConfigError(f"{where}: {quote(name)} is not a file; give one that Keras saved")
+
+
 def _of_function(where: str, name: str, shape: tuple[int, int, int], classes: int) -> keras.Model:
     """Returns the model that a user's function makes.
 
@@ -107,8 +128,7 @@ def _saved(name: str, shape: Any, classes: int | None, where: str) -> Any:
             f"plan(--image-size): given with the file {quote(name)}, whose model has its own size "
             "and classes; leave --image-size and --classes out"
         )
-    if not Path(name).is_file():
-        raise ConfigError(f"{where}: {quote(name)} is not a file; give one that Keras saved")
+    _check_file(name, where)
     reason = "it is damaged"
     with contextlib.suppress(OSError):
         try:

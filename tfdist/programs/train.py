@@ -18,6 +18,7 @@ from tfdist import data
 from tfdist.cluster import Cluster
 from tfdist.errors import ConfigError
 from tfdist.files import write_whole
+from tfdist.models.named import check_name
 from tfdist.programs import saved_model
 from tfdist.programs.model import make_model
 from tfdist.programs.options import TrainOptions
@@ -66,13 +67,18 @@ class Summary:
     model_path: pathlib.Path | None
 
     def __str__(self) -> str:
+        return self.table()
+
+    def table(self, *, has_plan: bool = False) -> str:
+        """Returns it as text, with the plan or, where that was printed before, without."""
+        plan = str(self.plan).splitlines() if has_plan else []
         rows = [
             ("strategy", f"{self.strategy}, {self.replicas} replica(s)"),
             ("dataset", self.dataset),
             ("parameters", f"{self.parameters:,}"),
             *self._results(),
             *self._speed(),
-            *(tuple(line.split("  ", 1)) for line in str(self.plan).splitlines()),
+            *(tuple(line.split("  ", 1)) for line in plan),
             ("model", str(self.model_path or "not saved (give --output-dir)")),
         ]
         width = max(len(row[0]) for row in rows)
@@ -115,6 +121,7 @@ def train(cluster: Cluster, options: TrainOptions) -> Summary | None:
             summary = train(cluster, dataclasses.replace(options, output_dir=folder))
             return summary and dataclasses.replace(summary, model_path=None)
     options = options.settled()
+    check_name(options.model, "train(--model)")
     steps = profiled_steps(options, cluster)
     output = open_run(options) if cluster.is_chief else None
     if options.virtual_devices:
@@ -348,6 +355,6 @@ def _save(
     if has_trained or not (output / saved_model.MODEL).exists():
         saved_model.save(model, source, options, output)
     if has_trained or not (output / "summary.txt").exists():
-        text = f"{summary}\n{time.strftime('%Y-%m-%d %H:%M:%S')}\n"
+        text = f"{summary.table(has_plan=True)}\n{time.strftime('%Y-%m-%d %H:%M:%S')}\n"
         with write_whole(output / "summary.txt") as new:
             new.write_text(text)

@@ -5,7 +5,7 @@ All process-wide state that tfdist changes in a user's program is changed here, 
 - `runtime.startup`: the environment variables TF_CPP_MIN_LOG_LEVEL, where Slurm gives several tasks
   of a node the same GPUs, CUDA_VISIBLE_DEVICES, and, in `tfdist train`, TF_ENABLE_ONEDNN_OPTS.
 - `runtime.tf_log_filter`: `sys.meta_path`, until TensorFlow is imported; file descriptor 2 and
-  TF_CPP_MIN_LOG_LEVEL, while it is.
+  TF_CPP_MIN_LOG_LEVEL, while it is; the level of the logger `tensorflow`, where it has none.
 - `runtime.threads`: TF_NUM_INTRAOP_THREADS, TF_NUM_INTEROP_THREADS and OMP_NUM_THREADS, where they
   are not set and Slurm or a container gives this task a number of CPUs.
 - `runtime.resources`: TMPDIR, where no usual folder for temporary files can be written.

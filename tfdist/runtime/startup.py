@@ -11,7 +11,11 @@ import sys
 from tfdist.cluster.slurm_gpus import share_of_gpus
 from tfdist.errors import ConfigError
 from tfdist.runtime import sigterm
-from tfdist.runtime.tf_log_filter import filtered_import, forget_first_import
+from tfdist.runtime.tf_log_filter import (
+    filtered_import,
+    forget_first_import,
+    quiet_tensorflow,
+)
 from tfdist.runtime.threads import limit_threads
 
 _has_listed = False
@@ -49,6 +53,7 @@ def start_tensorflow() -> None:
         os.environ["CUDA_VISIBLE_DEVICES"] = share
     if _has_listed or os.environ.get("TF_CPP_MIN_LOG_LEVEL") == "0":
         return
+    quiet_tensorflow()
     if "tensorflow" not in sys.modules:
         sigterm.end_process_one()  # The import takes seconds.
         forget_first_import()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import logging
 import os
 import re
 import sys
@@ -71,6 +72,16 @@ def filtered_stderr() -> Iterator[None]:
                 if not _LOG_LINE.match(line):
                     os.write(terminal, line)
             os.close(terminal)
+
+
+def quiet_tensorflow() -> None:
+    """Drops what TensorFlow's Python code logs below warnings, unless the user has set its level.
+
+    Nobody sees it by default; but `absl.app` shows records of all levels from INFO on.
+    """
+    logger = logging.getLogger(_NAME)
+    if logger.level == logging.NOTSET:
+        logger.setLevel(logging.WARNING)
 
 
 class _Finder(MetaPathFinder):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import re
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -13,6 +14,7 @@ from tfdist.collectives.peer_errors import naming_peers
 from tfdist.collectives.process_group import NO_CALL
 from tfdist.errors import ConfigError
 from tfdist.training.input.check import unreadable
+from tfdist.validation import did_you_mean, reject
 
 _BEYOND = re.compile(r"slice index -?\d+ of dimension 0 out of bounds")
 _Method = TypeVar("_Method", bound=Callable[..., Any])
@@ -21,6 +23,8 @@ _Method = TypeVar("_Method", bound=Callable[..., Any])
 def plain_errors(method: _Method) -> _Method:
     """Makes a method raise a `PeerError` or a `ConfigError` for a known error of TensorFlow.
 
+    An argument that the method does not have is a `ConfigError`, too.
+
     Every exchange within the method sends its name, so that workers in other calls are detected.
 
     Args:
@@ -28,9 +32,14 @@ def plain_errors(method: _Method) -> _Method:
             its `Feeds`.
     """
     inner = naming_peers(method)
+    known = [name for name in inspect.signature(method).parameters if name != "self"]
 
     @functools.wraps(method)
     def wrapped(self: Any, *args: Any, **kwargs: Any) -> Any:
+        for name in kwargs:
+            if name not in known:
+                hint = did_you_mean(name, known) or f"; allowed: {', '.join(known)}"
+                reject(f"{method.__name__}({name})", f"is not an argument of Trainer's{hint}")
         self._group.call = method.__name__
         try:
             return inner(self, *args, **kwargs)

@@ -92,6 +92,7 @@ class Session:
         callbacks: The callbacks, of which some have state to save.
         before_save: Called before a save in which all workers take part.
         timings: Receives the timing of each epoch.
+        if_slow: What to do where the steps wait for data, if the data set itself knows.
     """
 
     def __init__(
@@ -106,7 +107,9 @@ class Session:
         callbacks: list[keras.callbacks.Callback],
         before_save: Callable[[], None] = lambda: None,
         timings: list[EpochTiming],
+        if_slow: str | None = None,
     ) -> None:
+        self._if_slow = if_slow
         self.position = position
         self._group = group
         self._loop = loop
@@ -221,7 +224,7 @@ class Session:
         timing = EpochTiming(self.position.epoch, self._made, self._in_calls, waited)
         self._timings.append(timing)
         if not self._warned_of_waiting:
-            warning = of_waiting(waited, self._in_calls, reads_all=reads_all)
+            warning = of_waiting(waited, self._in_calls, reads_all=reads_all, advice=self._if_slow)
             self._warned_of_waiting = bool(warning)
             if warning:
                 LOGGER.warning(warning)

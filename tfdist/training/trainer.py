@@ -261,6 +261,7 @@ class Trainer(Rows):
             callbacks=every.callbacks,
             before_save=self._consistency.check_before_save,
             timings=self.timings,
+            if_slow=getattr(x, "if_slow", None),
         )
         limit = self._options.step_limit(
             self.model, every.callbacks, self._group.exchange, alone=self._keras_steps

@@ -66,6 +66,13 @@ def test_a_warning_is_for_much_waiting_and_gives_the_reason(waited, total, reads
     assert bool(warning) == bool(text)
 
 
+def test_data_of_tfdist_have_their_own_advice():
+    source = tfdist.data.load("digits")
+    advice = source.train(32).if_slow
+    warning = of_waiting(6.0, 10.0, reads_all=False, advice=advice)
+    assert "'tfdist bench input' shows the stage" in warning and "`map`" not in warning
+
+
 @pytest.mark.parametrize("name", [pytest.param("mirrored", marks=pytest.mark.long), "one_device"])
 def test_training_warns_once_that_it_waits(name, devices, monkeypatch, caplog):
     monkeypatch.setattr(intake, "_SECONDS", 2 * SLEEP)

@@ -73,7 +73,7 @@ def _is_loader(x: Any) -> bool:
 
 
 def check_batched(dataset: tf.data.Dataset, model: keras.Model, *, divides: bool) -> None:
-    """Rejects a dataset of single examples.
+    """Rejects a dataset of single examples, or of tensors of which it knows no shape.
 
     Args:
         dataset: The dataset.
@@ -81,8 +81,8 @@ def check_batched(dataset: tf.data.Dataset, model: keras.Model, *, divides: bool
         divides: Whether its elements are divided among replicas, so that all tensors need rows.
 
     Raises:
-        ConfigError: The elements' tensors have one dimension fewer than the model's inputs, or
-            none to be divided.
+        ConfigError: The elements' tensors have one dimension fewer than the model's inputs, an
+            unknown number of them, or none to be divided.
     """
     inputs = keras.tree.flatten(getattr(model, "inputs", None) or ())
     spec = dataset.element_spec
@@ -96,6 +96,13 @@ def check_batched(dataset: tf.data.Dataset, model: keras.Model, *, divides: bool
     if not inputs or len(given) != len(inputs):
         return
     pairs = list(zip(given, (tensor.shape for tensor in inputs), strict=True))
+    for one, wanted in pairs:
+        if one is not None and one.rank is None:
+            raise ConfigError(
+                "data: the dataset does not know how many dimensions its tensors have (the model "
+                f"takes {tuple(wanted)}); give from_generator an output_signature with shapes, or "
+                "map tf.ensure_shape over what numpy_function or py_function returns"
+            )
     if all(_lacks_rows(one, wanted) for one, wanted in pairs):
         one, wanted = pairs[0]
         shape = f"({', '.join(map(str, one))}{',' if len(one) == 1 else ''})"

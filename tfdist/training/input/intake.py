@@ -48,18 +48,25 @@ class Intake:
         return waited
 
 
+_ADVICE = (
+    "let its `map` have num_parallel_calls=tf.data.AUTOTUNE, `cache` what fits, and `prefetch` at "
+    "its end"
+)
+
+
 def _tensors(element: Any) -> list[Any]:
     leaves = tf.nest.flatten(element, expand_composites=True)
     return [leaf for leaf in leaves if tf.is_tensor(leaf)]
 
 
-def of_waiting(waited: float, total: float, *, reads_all: bool) -> str:
+def of_waiting(waited: float, total: float, *, reads_all: bool, advice: str | None = None) -> str:
     """Returns a warning for an epoch whose steps waited for data; "" if they hardly did.
 
     Args:
         waited: Seconds of waiting.
         total: Seconds of all steps.
         reads_all: Whether each worker reads all of the data and takes its part of each batch.
+        advice: What to do about data that is slow; None for what helps a user's own dataset.
     """
     if waited < max(_SECONDS, _SHARE * total):
         return ""
@@ -67,8 +74,7 @@ def of_waiting(waited: float, total: float, *, reads_all: bool) -> str:
         "every worker reads the whole data set and takes its part of each batch; give a function "
         "of tf.distribute.InputContext that reads this worker's part"
         if reads_all
-        else "the data set is slower than the steps; let its `map` have "
-        "num_parallel_calls=tf.data.AUTOTUNE, `cache` what fits, and `prefetch` at its end"
+        else f"the data set is slower than the steps; {advice or _ADVICE}"
     )
     share = 100 * waited / total
     return f"data: steps waited {waited:.1f} of {total:.1f} s for it ({share:.0f} %): {reason}"
