@@ -28,9 +28,10 @@ def command(path: Path) -> list[str]:
     return shlex.split(rest.partition("\n\n")[0].replace("\\\n", " "))
 
 
-def run(path: Path) -> str:
+def run(path: Path, **environment: str) -> str:
     """Runs the example as its docstring says; returns what it printed."""
-    environment = dict(os.environ, PATH=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+    folder = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    environment = {**os.environ, "PATH": folder, **environment}
     words = command(path)
     words[words.index("python") : words.index("python") + 1] = forked.python()
     done = subprocess.run(
@@ -112,8 +113,9 @@ def test_sorted_imports_of_the_readme_stay_in_order():
 
 @pytest.mark.cluster
 @pytest.mark.parametrize("path", each(TUTORIALS))
-def test_the_tutorial_runs_and_learns(path):
-    losses = [float(value) for value in re.findall(r"(?<!val_)loss: ([0-9.]+)", run(path))]
+def test_the_tutorial_runs_and_learns(path, tmp_path):
+    printed = run(path, TMPDIR=str(tmp_path))
+    losses = [float(value) for value in re.findall(r"(?<!val_)loss: ([0-9.]+)", printed)]
     assert losses
     assert losses[-1] < losses[0]
 

@@ -50,6 +50,7 @@ from tfdist.keras_internals import (
     mask_of,
     may_reorder,
     note_changed_dict,
+    outside_scope,
     own_state,
     place_of,
     potentially_ragged_concat,
@@ -373,6 +374,33 @@ def test_a_thread_may_have_its_own_executor():
     thread.start()
     thread.join()
     assert found == [3.0]
+
+
+def test_a_scope_that_is_left_for_a_while(devices):
+    strategy = tf.distribute.MirroredStrategy(devices[:2])
+    mine = []
+
+    def creator(next_creator, **kwargs):
+        mine.append(kwargs["name"])
+        return next_creator(**kwargs)
+
+    with tf.variable_creator_scope(creator), strategy.scope():
+        with pytest.raises(KeyError), outside_scope():
+            assert not tf.distribute.has_strategy()
+            made = keras.Variable([1.0], name="outside")
+            assert keras.optimizers.SGD().iterations.value.shape == ()
+            with strategy.scope():
+                assert tf.distribute.get_strategy() is strategy
+                again = keras.Variable([1.0], name="inside")
+            assert not tf.distribute.has_strategy()
+            raise KeyError
+        assert tf.distribute.get_strategy() is strategy
+        later = keras.Variable([1.0], name="later")
+    belongs = strategy.extended.variable_created_in_scope
+    assert [belongs(v.value) for v in (made, again, later)] == [False, True, True]
+    assert {"outside", "inside", "later"} <= set(mine)
+    with outside_scope():
+        assert not tf.distribute.has_strategy()
 
 
 def test_a_variable_of_the_process_in_a_scope(devices):

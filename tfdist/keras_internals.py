@@ -317,6 +317,28 @@ def take_local_number(view: Any, real: tf.distribute.ReplicaContext) -> None:
 
 
 @contextlib.contextmanager
+def outside_scope() -> Iterator[None]:
+    """Leaves the scope of a strategy, if this thread is in one, and enters it again in the end.
+
+    A variable that is made in the scope of several workers is made by all of them together, and
+    one of them alone would wait for the others for ever. A user's own variable creators stay.
+    """
+    graph = tf.compat.v1.get_default_graph()
+    strategies, creators = graph._distribution_strategy_stack, graph._variable_creator_stack
+    graph._distribution_strategy_stack = []
+    graph._variable_creator_stack = [each for each in creators if not _is_of_strategy(each[1])]
+    try:
+        yield
+    finally:
+        graph._distribution_strategy_stack = strategies
+        graph._variable_creator_stack = creators
+
+
+def _is_of_strategy(creator: Any) -> bool:
+    return str(getattr(creator, "__module__", "")).startswith("tensorflow.python.distribute.")
+
+
+@contextlib.contextmanager
 def summary_state_kept(replica: tf.distribute.ReplicaContext) -> Iterator[None]:
     """Keeps the state of `tf.summary` that a replica context stored when it was entered."""
     name = "_summary_recording_distribution_strategy"

@@ -480,6 +480,48 @@ def tutorial(other: bool) -> Any:
     return fit(x=tf.data.Dataset.from_tensor_slices((X, Y)).shuffle(32).batch(8))
 
 
+class _SavesOnTheChief(keras.callbacks.Callback):
+    """Makes variables on one worker only, as a user's callback may."""
+
+    def __init__(self, other: bool) -> None:
+        super().__init__()
+        self._other = other
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        if not self._other:
+            self.model.save(os.path.join(FOLDER, "own.keras"))
+
+    def on_test_end(self, logs: Any = None) -> None:
+        if not self._other:
+            tf.Variable(1.0)
+
+    on_predict_end = on_test_end
+
+
+def _counting() -> keras.callbacks.Callback:
+    """Makes a callback that has a variable."""
+    mean = keras.metrics.Mean()
+    return keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: mean.update_state(epoch))
+
+
+@case("")
+def all_calls_in_the_scope(other: bool) -> Any:
+    made, own = model(), _SavesOnTheChief(other)
+    writer = keras.callbacks.ModelCheckpoint(os.path.join(FOLDER, "scope.keras"))
+    with STRATEGY.scope():
+        trainer = tfdist.Trainer(made)
+        callbacks = [writer, own, tfdist.on_chief(_counting)]
+        trainer.fit(X, Y, batch_size=8, verbose=0, callbacks=callbacks)
+        trainer.save(os.path.join(FOLDER, "last.keras"))
+        trainer.evaluate(X, Y, verbose=0, callbacks=[own])
+        trainer.predict(X, verbose=0, callbacks=[own])
+        assert tf.distribute.get_strategy() is STRATEGY
+        # Made by all workers, and so by each of its replicas.
+        assert STRATEGY.extended.variable_created_in_scope(tf.Variable(1.0))
+    assert not tf.distribute.has_strategy()
+    return made
+
+
 def main(file: str, *names: str) -> None:
     global STRATEGY, FOLDER, SEED
     from tensorflow.python.eager import context

@@ -14,6 +14,7 @@ import keras
 from tfdist.cluster import Cluster
 from tfdist.errors import ConfigError
 from tfdist.files import write_whole
+from tfdist.keras_internals import outside_scope
 from tfdist.validation import quote
 
 # These write files; the other workers hold the same weights and logs and would only collide.
@@ -121,7 +122,8 @@ def on_chief(
     """
     if not Cluster.from_environment().is_chief:
         return keras.callbacks.Callback()
-    made = callback if isinstance(callback, keras.callbacks.Callback) else callback()
+    with outside_scope():
+        made = callback if isinstance(callback, keras.callbacks.Callback) else callback()
     if not isinstance(made, keras.callbacks.Callback):
         raise ConfigError(
             f"on_chief(callback): {quote(made)} is given; allowed: a keras.callbacks.Callback, or "
