@@ -481,6 +481,36 @@ def test_checkpoints_move_between_strategies(devices, tmp_path, capsys):
     assert "4 to 8 a replica" in said
 
 
+@pytest.mark.parametrize("names", [("one_device", "mirrored"), ("mirrored", "one_device")], ids=str)
+def test_loss_and_metrics_go_on_where_another_number_of_replicas_takes_over(
+    names, devices, tmp_path
+):
+    """It does so in the first validation, so that one epoch's logs are the first's alone."""
+
+    class Term(keras.callbacks.Callback):
+        def on_test_batch_end(self, batch, logs=None):
+            if batch == 1:
+                os.kill(os.getpid(), signal.SIGTERM)
+
+    def trained(name, folder, *callbacks):
+        strategy = strategy_of(name, devices)
+        keras.utils.set_random_seed(1)
+        with strategy.scope():
+            model = keras.Sequential([keras.Input((6,)), keras.layers.Dense(1)])
+            model.compile("sgd", "mse", metrics=["mae"])
+        trainer = tfdist.Trainer(model, checkpoint_dir=folder)
+        options = {"epochs": EPOCHS, "verbose": 0, "validation_data": (X, Y)}
+        return trainer.fit(**data_of("arrays"), callbacks=callbacks, **options).history
+
+    whole = trained(names[0], tmp_path / "whole")
+    with pytest.raises(Preempted, match="epoch 1 after step 7"):
+        trained(names[0], tmp_path, Term())
+    history = trained(names[1], tmp_path)
+    assert history.keys() == whole.keys() == {"loss", "mae", "val_loss", "val_mae"}
+    for name, values in whole.items():
+        np.testing.assert_allclose(history[name], values, rtol=1e-5, err_msg=name)
+
+
 def test_another_global_batch_continues_at_the_same_example(devices, tmp_path, capsys):
     strategy = strategy_of("one_device", devices)
     with pytest.raises(Broken):

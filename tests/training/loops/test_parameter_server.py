@@ -296,6 +296,10 @@ def test_an_epoch_goes_on_from_its_progress(strategy):
     assert int(resumed.optimizer.iterations.numpy()) == 3
     loop.resume(None, {"own": 2.0})
     assert numbers(loop.logs()) == {"loss": 0.0, "mae": 0.0, "own": 2.0}
+    loop.resume(None, {"own": 2.0, "loss": 3.0})
+    loop.train(epoch_of(), 1)
+    loop.settle()
+    assert numbers(loop.logs()).keys() == {"loss", "mae"} and loop.logs()["loss"] != 3.0
 
 
 def test_metrics_that_keep_no_sums_see_the_rows_of_all_batches(strategy):

@@ -158,6 +158,8 @@ def test_what_an_own_step_returns_is_that_of_the_last_global_batch(devices, name
     assert float(loop.logs()["mean_x"]) == 0.0
     loop.resume(None, {"mean_x": 3.0, "other": 4.0})
     assert {k: v for k, v in numbers(loop.logs()).items() if v} == {"mean_x": 3.0, "other": 4.0}
+    # Of a loop of another kind: this one's steps do not return it.
+    assert set(loop.train(feed.epoch(1), 1)) == {"mean_x"}
 
 
 def test_it_leaves_word_when_a_step_has_got_its_input(devices, tmp_path):

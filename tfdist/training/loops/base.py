@@ -22,13 +22,18 @@ class EpochProgress:
 
     Attributes:
         totals: The metric totals.
-        logs: The last step's own logs.
+        logs: What the loop's `logs` are, as far as they are numbers.
         update: The variables of the update.
     """
 
     totals: list[np.ndarray]
     logs: dict[str, float]
     update: list[np.ndarray] = field(default_factory=list)
+
+
+def only_numbers(logs: dict[str, Any]) -> dict[str, float]:
+    """Returns the logs that a checkpoint holds: without arrays, and what is no number."""
+    return {name: value for name, value in logs.items() if isinstance(value, float)}
 
 
 def plain(logs: dict[str, Any]) -> dict[str, Any]:
@@ -120,4 +125,7 @@ class Loop(abc.ABC):
 
     @abc.abstractmethod
     def resume(self, totals: list[tf.Tensor] | None, logs: dict[str, float]) -> None:
-        """Starts from an earlier `progress`; from no metrics where `totals` is None."""
+        """Starts from an earlier `progress`; from no metrics where `totals` is None.
+
+        Another kind of loop may have made it: its logs stand for this one's until a step is made.
+        """

@@ -27,7 +27,7 @@ from tfdist.keras_internals import (
 from tfdist.training.input.epoch import Epoch
 from tfdist.training.input.feed import Feed
 from tfdist.training.input.intake import Intake
-from tfdist.training.loops.base import EpochProgress, Loop
+from tfdist.training.loops.base import EpochProgress, Loop, only_numbers
 from tfdist.training.update.apply import Update
 from tfdist.training.update.kernels import fused, within_steps
 
@@ -131,8 +131,7 @@ class OneDeviceLoop(Loop):
     @override
     def progress(self) -> EpochProgress:
         totals = [np.array(variable.numpy()) for variable in self._model.metrics_variables]
-        logs = pythonify_logs(self._logs)
-        return EpochProgress(totals, {k: v for k, v in logs.items() if isinstance(v, float)})
+        return EpochProgress(totals, only_numbers(pythonify_logs(self._logs)))
 
     @override
     def resume(self, totals: list[tf.Tensor] | None, logs: dict[str, float]) -> None:

@@ -24,7 +24,7 @@ from tfdist.strategy.beats import awaiting_workers
 from tfdist.training.input.arrays import pick
 from tfdist.training.input.batch import loosen, rows_of
 from tfdist.training.input.epoch import Epoch
-from tfdist.training.loops.base import EpochProgress, Loop, plain
+from tfdist.training.loops.base import EpochProgress, Loop, only_numbers, plain
 from tfdist.training.loops.grouping import Grouping, stack, unstack
 from tfdist.training.model.inspection import compiled_optimizer
 from tfdist.training.step.metrics import HostTotals, add_up, check_gathering, pack
@@ -70,6 +70,7 @@ class ParameterServerLoop(Loop):
         self.update = PlainUpdate(self._optimize)
         self.totals = HostTotals(model)
         self._logs: dict[bool, dict[str, float]] = {True: {}, False: {}}
+        self._resumed: dict[str, float] = {}
         self._training = True
         workers = _count_workers()
         self._most_under_way = _PER_WORKER * workers
@@ -93,6 +94,7 @@ class ParameterServerLoop(Loop):
         self.settle()
         self._any_answered = False
         self.totals.reset()
+        self._resumed = {}
         for logs in self._logs.values():
             logs.clear()
         self._count = self._written = int(self._iterations.numpy())
@@ -104,6 +106,7 @@ class ParameterServerLoop(Loop):
         Where nobody reads the logs, some may wait for the next call.
         """
         self._training = True
+        self._resumed = {}
         self._resident = epoch.resident_arrays
         for _ in range(steps):
             data, _ = epoch.pop()
@@ -149,7 +152,7 @@ class ParameterServerLoop(Loop):
     @override
     def progress(self) -> EpochProgress:
         totals = [np.array(variable.numpy()) for variable in self.totals.variables]
-        return EpochProgress(totals, dict(self._logs[True]))
+        return EpochProgress(totals, only_numbers(self.logs()))
 
     @override
     def resume(self, totals: list[tf.Tensor] | None, logs: dict[str, float]) -> None:
@@ -157,7 +160,7 @@ class ParameterServerLoop(Loop):
         if totals is not None:
             self.totals.assign(totals)
             self._any_answered = True
-        self._logs[True].update(logs)
+        self._resumed = dict(logs)
 
     @override
     def finish_epoch(self) -> None:
@@ -167,7 +170,8 @@ class ParameterServerLoop(Loop):
     def logs(self) -> dict[str, Any]:
         """Returns the metrics' values over the batches answered for, and the last step's logs."""
         reported = self._step.reported[self._training]
-        return plain({**self.totals.results(reported), **self._logs[self._training]})
+        own = self._logs[self._training]
+        return plain({**self.totals.results(reported), **own, **self._resumed})
 
     def _hand_out(self) -> None:
         """Sends the batches out that wait."""

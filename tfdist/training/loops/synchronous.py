@@ -18,7 +18,7 @@ from tfdist.collectives.transport import Transport
 from tfdist.training.input.batch import loosen
 from tfdist.training.input.epoch import Epoch
 from tfdist.training.input.intake import Intake
-from tfdist.training.loops.base import EpochProgress, Loop, plain
+from tfdist.training.loops.base import EpochProgress, Loop, only_numbers, plain
 from tfdist.training.step.metrics import MetricTotals
 from tfdist.training.step.recording import MetricRecording, first_rows
 from tfdist.training.step.reduction import Reduced, Reduction
@@ -75,6 +75,7 @@ class SynchronousLoop(Loop):
         self._recording = recording
         self._intake = Intake(fed_path)
         self._logs: dict[bool, dict[str, tf.Variable]] = {True: {}, False: {}}
+        self._resumed: dict[str, float] = {}
         self._training = True
         self._train_on_replica = compiled_replica(self._train_replica)
         self._test_on_replica = compiled_replica(self._test_replica)
@@ -93,6 +94,7 @@ class SynchronousLoop(Loop):
     @override
     def reset_metrics(self) -> None:
         self.totals.reset()
+        self._resumed = {}
         for logs in self._logs.values():
             for variable in logs.values():
                 variable.assign(0.0)
@@ -120,26 +122,26 @@ class SynchronousLoop(Loop):
     @override
     def logs(self) -> dict[str, Any]:
         own = {name: v.numpy() for name, v in self._logs[self._training].items()}
-        return plain({**self.totals.results(self._step.reported[self._training]), **own})
+        results = self.totals.results(self._step.reported[self._training])
+        return plain({**results, **own, **self._resumed})
 
     @override
     def progress(self) -> EpochProgress:
         totals = [np.array(variable.numpy()) for variable in self.totals.variables]
-        logs = {name: float(v.numpy()) for name, v in self._logs[True].items()}
         update = [np.array(variable.numpy()) for variable in self.update.variables]
-        return EpochProgress(totals, logs, update)
+        return EpochProgress(totals, only_numbers(self.logs()), update)
 
     @override
     def resume(self, totals: list[tf.Tensor] | None, logs: dict[str, float]) -> None:
         self.reset_metrics()
         if totals is not None:
             self.totals.assign(totals)
-        for name, value in logs.items():
-            self._logs[True].setdefault(name, own_variable(0.0)).assign(value)
+        self._resumed = dict(logs)
 
     def _run(
         self, epoch: Epoch, steps: int, one: Callable[..., Any], many: Callable[..., Any]
     ) -> None:
+        self._resumed = {}
         if epoch.steps is None:
             for _ in range(steps):
                 one(epoch.pop())
