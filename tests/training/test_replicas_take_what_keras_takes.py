@@ -59,6 +59,69 @@ def test_state_that_changes_in_evaluation_and_prediction_is_kept(devices):
         assert found == [4.0, 8.0, 12.0], strategy
 
 
+@pytest.mark.parametrize("first", ["fit", "evaluate"])
+def test_what_is_trainable_is_so_until_the_next_compile_once_it_was_trained(devices, first):
+    x, y = numbers(), numbers(width=1)
+    wanted = None
+    for strategy in (None, *strategies(devices)):
+        with strategy.scope() if strategy else contextlib.nullcontext():
+            inner = layers.Dense(2, kernel_initializer="ones")
+            model = linear(inner)
+        trainer = tfdist.Trainer(model) if strategy else model
+        order = {"shuffle": False} if first == "fit" else {}
+        getattr(trainer, first)(x, y, batch_size=4, verbose=0, **order)
+        found = [inner.get_weights()[0]]
+        inner.trainable = False
+        trainer.fit(x, y, batch_size=4, shuffle=False, verbose=0)
+        found.append(inner.get_weights()[0])
+        model.compile(model.optimizer, "mse")
+        trainer.fit(x, y, batch_size=4, shuffle=False, verbose=0)
+        found.append(inner.get_weights()[0])
+        assert (found[0] != found[1]).all() == (first == "fit")
+        assert (found[1] == found[2]).all()
+        wanted = wanted or found
+        np.testing.assert_allclose(found, wanted, rtol=1e-5)
+
+
+class Unbuilt(keras.Model):
+    """Its `build` makes nothing, and so leaves that to the first call."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = layers.Dense(3), layers.Dense(1)
+
+    def build(self, shape):
+        pass
+
+    def call(self, x):
+        return self.last(self.first(x))
+
+
+class UnbuiltWithAStep(Unbuilt):
+    def train_step(self, data):
+        return super().train_step(data)
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("kind", [Unbuilt, UnbuiltWithAStep])
+def test_prediction_may_be_what_makes_a_models_variables(devices, kind, compiled):
+    x, found = numbers(), []
+    for strategy in strategies(devices):
+        keras.utils.set_random_seed(1)
+        with strategy.scope():
+            model = kind()
+            if compiled:
+                model.compile("sgd", "mse")
+            model.build((None, 2))
+        assert model.built and not model.first.built
+        found.append(tfdist.Trainer(model).predict(x, verbose=0))
+        assert len(model.trainable_variables) == 4
+        belongs = strategy.extended.variable_created_in_scope
+        assert all(belongs(v.value) for v in model.trainable_variables)
+    for each in found:
+        np.testing.assert_allclose(each, found[0], rtol=1e-5)
+
+
 def test_each_batch_of_a_prediction_draws_anew(devices):
     class Always(layers.Dropout):
         def call(self, x, training=None):

@@ -188,7 +188,23 @@ def test_keras_own_steps_are_traced_anew_for_a_model_that_was_changed(devices, c
         model.layers[0].trainable = False
     if change == "eager":
         model.run_eagerly = True
-    assert (loops.loop(feed_of(loops)) is before) == (change is None)
+    # What is trainable counts when a step is traced.
+    assert (loops.loop(feed_of(loops)) is before) == (change in (None, "frozen"))
+
+
+@pytest.mark.parametrize("eager", [False, True])
+def test_what_is_trainable_counts_until_a_graph_has_trained(mirrored, eager):
+    model = linear(mirrored, run_eagerly=eager)
+    loops = loops_of(model)
+    before = loops.loop(feed_of(loops))
+    model.trainable = False
+    frozen = loops.loop(feed_of(loops))
+    assert frozen is not before
+    model.trainable = True
+    loop = loops.loop(feed_of(loops))
+    trained(loop, feed_of(loops), 1)
+    model.trainable = False
+    assert (loops.loop(feed_of(loops)) is loop) == (not eager)
 
 
 def test_the_options_are_those_of_exact_sums_unless_they_are_given():

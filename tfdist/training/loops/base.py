@@ -55,11 +55,13 @@ class Loop(abc.ABC):
         totals: The sums behind the metrics.
         update: Updates the weights, after each batch or after several.
         reads_all: Whether each of several workers reads all data and takes its part of it.
+        has_trained: Whether it has begun to train: its graph is made, with what was trainable.
     """
 
     totals: MetricTotals
     update: Update
     reads_all: bool = False
+    has_trained: bool = False
 
     def build(self, feed: Feed) -> None:  # noqa: B027
         """Makes the model's variables before a checkpoint is read, where that is not done yet."""

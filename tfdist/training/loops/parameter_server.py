@@ -105,7 +105,7 @@ class ParameterServerLoop(Loop):
 
         Where nobody reads the logs, some may wait for the next call.
         """
-        self._training = True
+        self.has_trained = self._training = True
         self._resumed = {}
         self._resident = epoch.resident_arrays
         for _ in range(steps):

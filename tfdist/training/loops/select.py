@@ -25,7 +25,7 @@ from tfdist.training.loops.parameter_server import ParameterServerLoop
 from tfdist.training.loops.synchronous import SynchronousLoop
 from tfdist.training.model.inspection import compiled_optimizer, has_several_optimizers
 from tfdist.training.model.support import check_update_within
-from tfdist.training.step.build import build
+from tfdist.training.step.build import build, lacks_variables
 from tfdist.training.step.metrics import MetricTotals, add_up, check_gathering
 from tfdist.training.step.probes.late_reads import reads_its_update
 from tfdist.training.step.probes.row_probe import warn_of_mixed_rows
@@ -88,11 +88,10 @@ class Loops:
                 "Trainer(compile_update): True is given; allowed: one replica a process, under "
                 f"a synchronous strategy, not {kind_of(self._strategy).public}; leave it at 'auto'"
             )
-        self._made: dict[Any, Loop] = {}
+        self._made: dict[Any, tuple[Loop, tuple[int, ...]]] = {}
         self._coordinator: Any = None
         self._of_keras: OneDeviceLoop | None = None
         self._made_for: list[Any] = []
-        self._flags_then: list[bool] | None = None
 
     @property
     def runs_keras_steps(self) -> bool:
@@ -120,7 +119,7 @@ class Loops:
         assert isinstance(feed, ShardedFeed)
         model = self._model
         sample = feed.sample()
-        if training or not model.built:
+        if training or lacks_variables(model):
             build(model, self._strategy, sample)
         nominal = 0
         if not feed.whole:
@@ -131,10 +130,12 @@ class Loops:
             feed.whole,
             nominal,
             id(compiled_optimizer(model)) if training else None,
-            tuple(id(v) for v in model.trainable_variables),
             tuple(id(v) for v in model.metrics_variables),
         )
-        if key not in self._made:
+        trainable = tuple(id(v) for v in model.trainable_variables)
+        loop, then = self._made.get(key, (None, ()))
+        # As in Keras, a graph that has trained goes on with the weights that it was made for.
+        if loop is None or (then != trainable and (model.run_eagerly or not loop.has_trained)):
             within = training and has_several_optimizers(model)
             if training and reads_its_update(model, sample):
                 options = self._options
@@ -143,10 +144,10 @@ class Loops:
                 within = True
             if kind_of(self._strategy).is_synchronous:
                 self._warn_of_mixed_rows(sample, training=training)
-                self._made[key] = self._synchronous(feed.whole, nominal, within)
+                loop = self._synchronous(feed.whole, nominal, within)
             else:
-                self._made[key] = self._parameter_server()
-        loop = self._made[key]
+                loop = self._parameter_server()
+            self._made[key] = loop, trainable
         loop.take_sample(sample)
         return loop
 
@@ -164,10 +165,8 @@ class Loops:
         model = self._model
         names = ("optimizer", "run_eagerly", "jit_compile")
         now = [*compiled_parts(model), *(getattr(model, name, None) for name in names)]
-        # A model that is not built yet has nothing that could be frozen.
-        flags = [v.trainable for v in model.variables] if model.built else None
         same = all(a is b for a, b in zip(self._made_for, now, strict=False))
-        if self._of_keras is None or not same or self._flags_then not in (None, flags):
+        if self._of_keras is None or not same:
             self._of_keras = OneDeviceLoop(
                 model,
                 self._strategy,
@@ -177,8 +176,6 @@ class Loops:
             self._made_for = now
             if kind_of(self._strategy).name != "default":
                 self._of_keras.build_symbolically(feed)
-                flags = [v.trainable for v in model.variables] if model.built else None
-        self._flags_then = flags
         return self._of_keras
 
     def _parameter_server(self) -> Loop:

@@ -101,7 +101,7 @@ class SynchronousLoop(Loop):
 
     @override
     def train(self, epoch: Epoch, steps: int, *, logs: bool = True) -> dict[str, Any]:
-        self._training = True
+        self.has_trained = self._training = True
         self._run(epoch, steps, self._train_one, self._train_many)
         return self.logs() if logs else {}
 

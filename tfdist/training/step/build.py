@@ -32,7 +32,7 @@ def build(model: keras.Model, strategy: tf.distribute.Strategy, sample: Any) -> 
     x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(row)
     y_pred = None
     with strategy.scope():
-        if _lacks_variables(model):
+        if lacks_variables(model):
             _make_variables(model, x, row)
         if y is not None and _lacks_losses_or_metrics(model) and overrides(model, "call"):
             y_pred = _output(model, x)
@@ -73,7 +73,7 @@ def _is_made_by_its_step(model: keras.Model, row: Any) -> bool:
         return False
     with contextlib.suppress(Exception):
         _dry_run_train_step(model, row)
-    return not _lacks_variables(model)
+    return not lacks_variables(model)
 
 
 def _output(model: keras.Model, x: Any) -> Any:
@@ -181,7 +181,7 @@ def _lacks_losses_or_metrics(model: keras.Model) -> bool:
     return unbuilt or overrides(model, "compute_metrics")
 
 
-def _lacks_variables(model: keras.Model) -> bool:
+def lacks_variables(model: keras.Model) -> bool:
     """Returns whether a part of the model still needs an input to make its variables."""
     if not overrides(model, "call"):
         return False  # Its own steps call its parts.

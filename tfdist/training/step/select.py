@@ -36,7 +36,8 @@ def make_step(
         read: Returns the values of variables.
     """
     variables = ModelVariables.of(model)
-    if updates_within or has_several_optimizers(model):
+    own = model.compiled and overrides(model, "train_step")  # Else it only predicts.
+    if updates_within or (own and has_several_optimizers(model)):
         return MultiOptimizerStep(
             model,
             variables,
@@ -45,7 +46,7 @@ def make_step(
             weights_add_up=weights_add_up,
             read=read,
         )
-    kind = SingleOptimizerStep if overrides(model, "train_step") else KerasStep
+    kind = SingleOptimizerStep if own else KerasStep
     return kind(
         model,
         variables,
