@@ -1,4 +1,4 @@
-"""Wraps a trainer's methods: converts TensorFlow's errors, and records the call's name."""
+"""Wraps a trainer's methods: converts TensorFlow's errors, leaves scopes, records the call's name."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import tensorflow as tf
 from tfdist.collectives.peer_errors import naming_peers
 from tfdist.collectives.process_group import NO_CALL
 from tfdist.errors import ConfigError
+from tfdist.keras_internals import outside_scope
 from tfdist.training.input.check import unreadable
 from tfdist.validation import did_you_mean, reject
 
@@ -25,13 +26,14 @@ def plain_errors(method: _Method) -> _Method:
 
     An argument that the method does not have is a `ConfigError`, too.
 
+    It leaves the scope of a strategy that it is called in, as callbacks make variables on one worker.
     Every exchange within the method sends its name, so that workers in other calls are detected.
 
     Args:
         method: A method of an object whose `_group` is its `ProcessGroup` and whose `_feeds` are
             its `Feeds`.
     """
-    inner = naming_peers(method)
+    inner = outside_scope()(naming_peers(method))
     known = [name for name in inspect.signature(method).parameters if name != "self"]
 
     @functools.wraps(method)

@@ -13,7 +13,7 @@ from typing_extensions import override
 from tfdist.collectives.exit_barrier import add_exit_barrier
 from tfdist.collectives.process_group import ProcessGroup
 from tfdist.collectives.worker_flags import WorkerFlags
-from tfdist.keras_internals import epoch_of_backup, outside_scope, results_in_order
+from tfdist.keras_internals import epoch_of_backup, results_in_order
 from tfdist.notebook import Rows
 from tfdist.runtime import excepthook
 from tfdist.runtime.heartbeat import HeartbeatWriter
@@ -47,9 +47,8 @@ class Trainer(Rows):
 
     Takes Keras' own arguments and returns Keras' own results. Every worker of a
     MultiWorkerMirroredStrategy makes the same calls; under ParameterServerStrategy
-    the chief makes them, while the other tasks are in `tfdist.serve`. They may be made inside
-    `strategy.scope()`, which they leave: callbacks, and saving, make variables of their own.
-    Its attribute `timings` has the times of the epochs of the latest `fit`.
+    the chief makes them, while the other tasks are in `tfdist.serve`. Made inside a scope, they
+    leave it for callbacks to make variables. `timings` has the times of the latest `fit`'s epochs.
 
     Args:
         model: A compiled model, made and compiled inside `strategy.scope()`.
@@ -137,7 +136,6 @@ class Trainer(Rows):
         self.timings: list[EpochTiming] = []  # Of its epochs.
         self._checkpoints = self._options.checkpoints(model, self._group)
 
-    @outside_scope()
     @plain_errors
     @checked_on_all_workers
     def fit(
@@ -288,7 +286,6 @@ class Trainer(Rows):
             every.on_train_end(logs)
         return history_of(every)
 
-    @outside_scope()
     @plain_errors
     def evaluate(
         self,
@@ -322,7 +319,6 @@ class Trainer(Rows):
         logs = self._evaluate(feed, epoch, every, HeartbeatOnly(self._heartbeat))
         return logs if return_dict else results_in_order(self.model, logs)
 
-    @outside_scope()
     @plain_errors
     def predict(
         self,
@@ -352,7 +348,6 @@ class Trainer(Rows):
         most = self.model.steps_per_execution if self._keras_steps else 1
         return predict(self.model, feed, epoch, loop, every, exchange=exchange, most=most)
 
-    @outside_scope()
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes `name.keras` as `model.save` does: whole or not at all, and only on the chief.
 

@@ -9,6 +9,7 @@ import keras
 
 from tfdist.errors import ConfigError
 from tfdist.files import write_whole
+from tfdist.keras_internals import outside_scope
 from tfdist.validation import quote
 
 
@@ -26,7 +27,8 @@ def save_model(model: keras.Model, path: str | os.PathLike[str]) -> None:
     if place.suffix != ".keras":
         raise ConfigError(f"save(path): {quote(str(path))} is given; allowed: a name.keras")
     try:
-        with write_whole(place, suffix=place.suffix) as new:  # Keras looks at how the name ends.
+        # Keras looks at how the name ends, and makes variables.
+        with write_whole(place, suffix=place.suffix) as new, outside_scope():
             model.save(new)
     except OSError as error:
         raise ConfigError(
