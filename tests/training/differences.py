@@ -468,18 +468,6 @@ def own_model(other: bool) -> Any:
     return _plain(1.0, other)
 
 
-@case("model.factor")
-def own_models_number(other: bool) -> Any:
-    return _plain(1.0 + other, other)
-
-
-@case("")
-def tutorial(other: bool) -> Any:
-    """A shuffle without any seed, made under a strategy of tfdist's: the workers have one seed."""
-    tf.random.set_seed(SEED)
-    return fit(x=tf.data.Dataset.from_tensor_slices((X, Y)).shuffle(32).batch(8))
-
-
 class _SavesOnTheChief(keras.callbacks.Callback):
     """Makes variables on one worker only, as a user's callback may."""
 
@@ -520,6 +508,18 @@ def all_calls_in_the_scope(other: bool) -> Any:
         assert STRATEGY.extended.variable_created_in_scope(tf.Variable(1.0))
     assert not tf.distribute.has_strategy()
     return made
+
+
+@case("model.factor")
+def own_models_number(other: bool) -> Any:
+    return _plain(1.0 + other, other)
+
+
+@case("")
+def tutorial(other: bool) -> Any:
+    """A shuffle without any seed, made under a strategy of tfdist's: the workers have one seed."""
+    tf.random.set_seed(SEED)
+    return fit(x=tf.data.Dataset.from_tensor_slices((X, Y)).shuffle(32).batch(8))
 
 
 def main(file: str, *names: str) -> None:

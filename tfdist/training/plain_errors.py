@@ -1,4 +1,4 @@
-"""Wraps a trainer's methods: converts TensorFlow's errors, leaves scopes, records the call's name."""
+"""Wraps a trainer's methods: converts TensorFlow's errors, leaves scopes, names the call."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def plain_errors(method: _Method) -> _Method:
 
     An argument that the method does not have is a `ConfigError`, too.
 
-    It leaves the scope of a strategy that it is called in, as callbacks make variables on one worker.
+    It leaves the scope that it is called in: callbacks make variables on one worker alone.
     Every exchange within the method sends its name, so that workers in other calls are detected.
 
     Args:
