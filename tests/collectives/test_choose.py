@@ -87,13 +87,47 @@ def test_the_environment_says_what_auto_is(monkeypatch):
         made(Strategy(), Group())
 
 
-def test_a_ring_can_send_after_the_backward_pass(monkeypatch):
-    class Unshared:
-        def share_memory(self):
-            return False
+class Unshared:
+    def share_memory(self):
+        return False
 
+    def check_all(self, wanted):
+        self.checks = wanted
+
+
+@pytest.mark.parametrize(
+    ("wanted", "speed", "others", "checks"),
+    [
+        ("auto", 1e8, None, True),
+        ("auto", 1e9, None, False),
+        ("auto", 1e8, 0, False),  # Another worker does not wait.
+        ("auto", 1e9, 2, True),  # Another asks for them.
+        ("on", 1e9, None, True),
+        ("off", 1e8, None, False),
+    ],
+)
+def test_gradients_have_checksums_where_they_cost_no_time(
+    monkeypatch, wanted, speed, others, checks
+):
+    ring = Unshared()
+    group = Group()
+    group.exchange = lambda value: [value, value if others is None else others]
+    monkeypatch.setattr(choose, "_speed", lambda ring: speed)
+    monkeypatch.setenv("TFDIST_CHECKSUM", wanted)
+    assert choose._checks_all(ring, group) == checks
+
+
+def test_checksums_that_are_malformed(monkeypatch):
+    monkeypatch.setattr(choose, "ring_of", lambda *_: (Unshared(), ""))
+    monkeypatch.setenv("TFDIST_CHECKSUM", "crc")
+    with pytest.raises(ConfigError, match="TFDIST_CHECKSUM: 'crc'"):
+        made(Strategy(), Group())
+
+
+def test_a_ring_can_send_after_the_backward_pass(monkeypatch):
     given = []
     monkeypatch.setattr(choose, "ring_of", lambda *_: (Unshared(), ""))
+    monkeypatch.setattr(choose, "_speed", lambda ring: 1.0)
     monkeypatch.setattr(choose, "_waiting_is_idle", lambda ring: True)
     monkeypatch.setattr(choose, "RingTransport", lambda ring, **more: given.append(more))
     made(Strategy(), Group())

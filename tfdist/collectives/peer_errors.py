@@ -100,6 +100,12 @@ def _ring_error(text: str, own: str) -> TfdistError | None:
         return out_of_step(own, reason)
     if kind == failure.EXITED:
         return out_of_step(own, f"{name}: {reason}")
+    if kind == failure.DAMAGED:
+        return PeerError(
+            f"{own}: {reason}, and nothing of it was used; a network card, a switch or memory "
+            "between the two is broken; start the job again to continue from the last checkpoint, "
+            "if it saves any"
+        )
     if name != own:
         return lost(own, name, reason)
     if kind == failure.INTERRUPTED:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import secrets
+import socket
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -13,10 +16,34 @@ from tfdist.collectives.ring.connections import connect, listen
 from tfdist.collectives.ring.ring import Ring
 
 
-class Workers:
-    """All workers of a ring, each of which acts in a thread."""
+def flipping(connection: socket.socket, at: int) -> socket.socket:
+    """Puts something between a worker and the previous one that flips a bit of a byte."""
+    near, far = socket.socketpair()
+    connection.setblocking(True)
 
-    def __init__(self, size: int, **options: Any) -> None:
+    def pump() -> None:
+        done = 0
+        with contextlib.suppress(OSError), connection, far:
+            while data := bytearray(connection.recv(65536)):
+                if done <= at < done + len(data):
+                    data[at - done] ^= 4
+                done += len(data)
+                far.sendall(data)
+
+    threading.Thread(target=pump, daemon=True).start()
+    return near
+
+
+class Workers:
+    """All workers of a ring, each of which acts in a thread.
+
+    Args:
+        size: How many.
+        flips: The number of a byte that worker 1 receives with another bit; None for none.
+        **options: Of `Ring`.
+    """
+
+    def __init__(self, size: int, *, flips: int | None = None, **options: Any) -> None:
         self.size = size
         self._pool = ThreadPoolExecutor(size)
         listeners = [listen("127.0.0.1") for _ in range(size)]
@@ -27,6 +54,10 @@ class Workers:
             place = ("127.0.0.1", ports[(rank + 1) % size])
             connections = connect(rank, size, listeners[rank], place, secret) if size > 1 else None
             listeners[rank].close()
+            if rank == 1 and flips is not None:
+                connections = connections._replace(
+                    from_previous=flipping(connections.from_previous, flips)
+                )
             return Ring(rank, size, connections, **options)
 
         self.rings = list(self._pool.map(join, range(size)))

@@ -70,6 +70,22 @@ def train(strategy: Any, transport: str, options: dict[str, Any]) -> dict[str, n
     return values
 
 
+def flip_bits() -> None:
+    """Changes what this worker receives from now on."""
+    from tfdist.collectives.ring.stream import Stream
+
+    receive = Stream._receive
+
+    def flipped(stream: Any, rooms: Any) -> bool:
+        first = rooms[0]
+        came: bool = receive(stream, rooms)
+        if came:
+            first[0] ^= 1
+        return came
+
+    Stream._receive = flipped  # type: ignore[method-assign]
+
+
 def break_off(strategy: Any, fault: str) -> None:
     """Trains for ever, until worker 1 has a fault in the midst and all others run into it.
 
@@ -89,6 +105,8 @@ def break_off(strategy: Any, fault: str) -> None:
             time.sleep(1000)
         if victim and "raises" in fault:
             raise ValueError("of its own")
+        if victim and "flips" in fault:
+            flip_bits()
 
     class Act(keras.callbacks.Callback):
         def on_train_batch_end(self, batch: int, logs: Any = None) -> None:

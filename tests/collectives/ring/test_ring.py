@@ -203,6 +203,25 @@ def test_one_worker_scatters(rings, count, root, size):
     assert np.array_equal(np.concatenate(pieces), whole)
 
 
+@settings(max_examples=40, deadline=None)
+@given(st.integers(2, 5), SIZES, st.sampled_from([None, "float16"]))
+def test_what_is_checked_is_the_same(rings, count, size, wire):
+    workers = rings[count]
+    workers.each(lambda ring: ring.check_all(True))
+    arrays = numbers(size, "float32", count, 1)
+    want = expected(workers.rings[0], arrays, wire)
+    sums = [array.copy() for array in arrays]
+    workers.each(lambda ring: ring.all_reduce(sums[ring.rank], wire))
+    assert all(total.tobytes() == want.tobytes() for total in sums)
+    for found in workers.each(lambda ring: ring.all_gather(arrays[ring.rank])):
+        assert [x.tobytes() for x in found] == [x.tobytes() for x in arrays]
+    workers.each(lambda ring: ring.broadcast(arrays[ring.rank], 1))
+    assert all(array.tobytes() == arrays[1].tobytes() for array in arrays)
+    gathered = workers.each(lambda ring: ring.gather(arrays[ring.rank]))[0]
+    assert [x.tobytes() for x in gathered] == [x.tobytes() for x in arrays]
+    workers.each(lambda ring: ring.check_all(False))
+
+
 def test_sums_that_overflow_are_infinite_and_no_warning(rings):
     for size in (4, 100_000):
         arrays = [np.full(size, 3e38, np.float32) for _ in range(2)]
@@ -354,6 +373,33 @@ def test_one_that_reads_nothing_for_long_is_waited_for(workers, monkeypatch):
     (late,) = ring.start(lambda r: r.all_reduce(sums[1]), [1])
     early.result(30), late.result(30)
     assert sums[0][-1] == sums[1][0] == 2.0
+
+
+@pytest.mark.parametrize("count", [2, 3])
+@pytest.mark.parametrize(
+    ("size", "flips"),
+    # In a header, in a small message and its checksum; in the first half of a large sum, where it
+    # would be added, and in the second, where it would be passed on.
+    [(10, 3), (10, 25), (10, 61), (3_000_000, 1_000_000), (3_000_000, 8_200_000)],
+)
+def test_a_flipped_bit_is_not_used_and_both_workers_are_named(workers, count, size, flips):
+    ring = workers(count, flips=flips)
+    ring.each(lambda r: r.check_all(True))
+    arrays = numbers(size, "float32", count, 1)
+    want = expected(ring.rings[0], arrays)
+    futures = ring.start(lambda r: r.all_reduce(arrays[r.rank]))
+    said = r"damaged worker/0 \(worker/1 received other bytes than worker/0 sent, in collective 1\)"
+    with pytest.raises(RingError, match=said):
+        futures[1].result(10)
+    for rank in {*range(count)} - {1}:
+        try:
+            futures[rank].result(10)
+        except RingError as error:
+            assert "worker/1 received other bytes than worker/0 sent" in str(error)
+        else:  # It had what it needed before the bit was flipped.
+            assert arrays[rank].tobytes() == want.tobytes()
+    with pytest.raises(RingError, match=said):
+        ring.rings[0].all_reduce(np.ones(2))
 
 
 def test_an_interrupt_ends_a_call(workers):

@@ -74,6 +74,16 @@ def test_a_worker_that_fails_takes_the_others_along(pair):
     assert "of its own" in both.output("worker/1")
 
 
+def test_a_flipped_bit_ends_the_job_with_the_names_of_both_ends(pair):
+    both = pair(FAULT="flips")
+    assert both.wait() == [138, 138], both.text()
+    for worker, line in enumerate(both.lines("other bytes")):
+        assert line.startswith(
+            f"tfdist: worker/{worker}: worker/1 received other bytes than worker/0 sent, in coll"
+        ), both.text()
+        assert "start the job again to continue from the last checkpoint" in line
+
+
 def test_a_worker_that_ends_before_the_others_is_out_of_step(pair):
     both = pair(FAULT="left")
     assert both.end("worker/0") == 1, both.output("worker/0")

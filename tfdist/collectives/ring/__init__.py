@@ -3,6 +3,7 @@
     connections   sockets to both neighbours, authenticated by a secret that the workers share
     monitor       a thread that detects the loss of a neighbour and reports it to the others
     failure       the reason why a ring is broken, as the workers send and raise it
+    checksum      by which a message that was changed on the way is known
     stream        chunks of arrays, to the next worker and from the previous one at the same time
     collective    one collective at a time; all workers must enter the same ones
     rooted        gather and scatter

@@ -18,7 +18,7 @@ import numpy as np
 
 from tfdist.collectives.ring.failure import LOST, MISMATCH, RingError, RingFailure
 from tfdist.collectives.ring.monitor import RingMonitor
-from tfdist.collectives.ring.stream import Part, Stream
+from tfdist.collectives.ring.stream import CHUNK_BYTES, Part, Stream
 
 # Number of the collective, kind, type of the array, type on the wire, elements.
 HEADER = struct.Struct("<IBBHQ")
@@ -35,8 +35,6 @@ _TYPES = (
     *("", "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
     *("float16", "bfloat16", "float32", "float64", "complex64", "complex128"),
 )
-# The largest data, in bytes, that is sent in one message with its header.
-_TOGETHER = 64 << 10
 
 
 class Collectives:
@@ -108,17 +106,13 @@ class Collective:
 
     def __init__(self, stream: Stream, what: tuple[int, ...], mismatch: Any, sends: bool) -> None:
         self._stream, self._what, self._mismatch = stream, what, mismatch
-        self._header = memoryview(HEADER.pack(*what))
-        self._outgoing = deque([self._header] if sends else [])
+        self._greeted = False  # Whether the previous worker's header has come.
+        self._outgoing = deque([memoryview(HEADER.pack(*what))] if sends else [])
 
     def send(self, data: memoryview) -> None:
-        """Appends data to the outgoing messages."""
-        only_header = len(self._outgoing) == 1 and self._outgoing[0] is self._header
-        if only_header and len(data) <= _TOGETHER:
-            # One message instead of two, each of which would wake the neighbour.
-            self._outgoing[0] = memoryview(bytes(self._header) + bytes(data))
-        else:
-            self._outgoing.append(data)
+        """Appends data to the outgoing messages, in chunks as `in_chunks` receives them."""
+        for start in range(0, len(data), CHUNK_BYTES):
+            self._outgoing.append(data[start : start + CHUNK_BYTES])
 
     def run(self, incoming: Iterable[Part], *, finish: bool = True) -> None:
         """Receives the incoming parts while sending; see `Stream.run`."""
@@ -132,42 +126,39 @@ class Collective:
             rank: This worker.
             size: The number of workers.
         """
-        first = bool(self._outgoing) and self._outgoing[0] is self._header
         tokens = {rank: token}
         self.send(memoryview(token))
-        start = HEADER.size if first else 0
+        if not self._greeted:
+            self.read_header()
         for hop in range(1, size):
-            message = memoryview(bytearray(start + len(token)))
+            message = memoryview(bytearray(len(token)))
             self.run([(message, None)], finish=False)
-            if first:
-                self.check(message)
             if hop < size - 1:
                 self.send(message)
-            tokens[(rank - hop) % size] = bytes(message[start:])
+            tokens[(rank - hop) % size] = bytes(message)
         self.run([])
         return [tokens[each] for each in range(size)]
 
     def read_header(self, *, any_count: bool = False) -> tuple[int, memoryview]:
-        """Receives a header; returns the number of elements that follow it, and the header."""
-        header = memoryview(bytearray(HEADER.size))
-        self.run([(header, None)], finish=False)
-        return self.check(header, any_count=any_count), header
-
-    def check(self, message: memoryview, *, any_count: bool = False) -> int:
-        """Returns the number of elements of a message that begins with a header.
+        """Receives the header of the previous worker's messages.
 
         Args:
-            message: The message.
-            any_count: Whether it may differ from this worker's.
+            any_count: Whether its number of elements may differ from this worker's.
+
+        Returns:
+            The number of elements that follow it, and the header.
 
         Raises:
-            RingError: The message is of a different collective.
+            RingError: It is of a different collective.
         """
-        theirs = HEADER.unpack_from(message)
+        header = memoryview(bytearray(HEADER.size))
+        self.run([(header, None)], finish=False)
+        self._greeted = True
+        theirs = HEADER.unpack(header)
         compared = len(theirs) - any_count
         if theirs[:compared] != self._what[:compared]:
             raise self._mismatch(theirs, self._what)
-        return int(theirs[-1])
+        return int(theirs[-1]), header
 
 
 def _describe(what: Sequence[int]) -> str:

@@ -11,7 +11,8 @@ LOST = "lost"
 MISMATCH = "mismatch"
 EXITED = "exited"
 INTERRUPTED = "interrupted"
-_KINDS = (LOST, MISMATCH, EXITED, INTERRUPTED)
+DAMAGED = "damaged"
+_KINDS = (LOST, MISMATCH, EXITED, INTERRUPTED, DAMAGED)
 
 _LONGEST = 300
 _LINE = re.compile(rb"failure (\w+) (\d{1,6}) ([ -~]*)")
@@ -28,8 +29,8 @@ class RingFailure:
 
     Attributes:
         kind: `LOST` (a worker died or does not respond), `MISMATCH` (two workers made different
-            calls), `EXITED` (a worker has finished while others have not) or `INTERRUPTED` (by
-            Ctrl-C).
+            calls), `EXITED` (a worker has finished while others have not), `INTERRUPTED` (by
+            Ctrl-C) or `DAMAGED` (what a worker sent was changed on the way).
         rank: The worker that caused it.
         reason: A description in a few words.
     """

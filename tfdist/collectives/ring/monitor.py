@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 
 from tfdist.collectives.ring.connections import SILENCE, sends_again
 from tfdist.collectives.ring.failure import (
+    DAMAGED,
     EXITED,
     INTERRUPTED,
     LOST,
@@ -120,6 +121,13 @@ class RingMonitor:
                 self.break_off(RingFailure(EXITED, side.rank, side.ended))
             else:
                 self.break_off(RingFailure(LOST, side.rank, reason))
+        return self.error()
+
+    def damaged(self) -> RingError:
+        """Breaks the ring as data of the previous worker was changed; returns the error."""
+        rank = self._sides[1].rank
+        sent = f"{self._own} received other bytes than {self._names[rank]} sent"
+        self.break_off(RingFailure(DAMAGED, rank, f"{sent}, in collective {self.number}"))
         return self.error()
 
     def break_off(self, failure: RingFailure) -> None:

@@ -109,7 +109,13 @@ class Ring:
             warn_seconds=warn_seconds,
             stall_seconds=stall_seconds,
         )
-        self._collectives = Collectives(rank, names, Stream(*data, self._monitor), self._monitor)
+        self._stream = Stream(*data, self._monitor)
+        self._collectives = Collectives(rank, names, self._stream, self._monitor)
+
+    def check_all(self, wanted: bool) -> None:
+        """Sets whether large messages have checksums; all workers call it at the same point."""
+        if self._monitor is not None:
+            self._stream.checks_all = wanted
 
     def segment(self, count: int, itemsize: int, rank: int) -> slice:
         """Returns the slice of `count` elements of a worker; only the last ones may be shorter."""

@@ -1,5 +1,9 @@
 """Sends arrays, in chunks, to the next worker of a ring while receiving from the previous one.
 
+Messages are followed by their checksums, and none of these is used before that was compared: what a
+broken machine has changed on the way is neither added nor passed on, and ends the job. Small ones,
+and headers, always are; large ones where `checks_all` is set.
+
 Both happen in one thread. A second one for sending would help only where a worker has idle cores:
 waking it costs more than a small message, and on one core a loop over two non-blocking sockets is
 as fast.
@@ -14,10 +18,13 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
+from tfdist.collectives.ring.checksum import CHECKSUM_BYTES, checksum
 from tfdist.collectives.ring.monitor import RingMonitor
 
-# The unit of sending, passing on and adding.
+# The unit of sending, passing on and adding: no message is larger.
 CHUNK_BYTES = 1 << 20
+# Small messages are sent together, as each would wake the neighbour.
+_SMALL = 64 << 10
 
 # The memory to receive a part in, and what to call once the part is complete.
 Part = tuple[memoryview, Callable[[], None] | None]
@@ -30,6 +37,9 @@ class Stream:
         to_next: To the next worker.
         from_previous: From the previous one.
         monitor: Knows why a connection ended.
+
+    Attributes:
+        checks_all: Whether large messages have checksums too. The same on all workers.
     """
 
     def __init__(
@@ -38,6 +48,9 @@ class Stream:
         self._out, self._in, self._monitor = to_next, from_previous, monitor
         for connection in (to_next, from_previous):
             connection.setblocking(False)
+        self.checks_all = False
+        self._sending: deque[memoryview] = deque()  # Messages under way, and their checksums.
+        self._checksum = bytearray(CHECKSUM_BYTES)  # Of the message that is being received.
         self._both, self._only_in, self._only_out = select.poll(), select.poll(), select.poll()
         for poll in (self._both, self._only_in):
             poll.register(from_previous, select.POLLIN)
@@ -50,36 +63,46 @@ class Stream:
         """Sends `outgoing` and receives all of `incoming`.
 
         Args:
-            outgoing: The data to send. The action of a received part may append to it.
-            incoming: The parts to receive, in order.
+            outgoing: The messages to send. The action of a received part may append to it.
+            incoming: The parts to receive, in order, each a message of the previous worker.
             finish: Whether to return only when all is sent. Must be False if more is to be
                 received later: otherwise all workers could wait for the next one to read.
 
         Raises:
-            RingError: A worker was lost.
+            RingError: A worker was lost, or what it sent was changed on the way.
         """
-        monitor = self._monitor
         part = next(incoming, None)
-        target, done = part if part is not None else (memoryview(b""), None)
-        while part is not None or (finish and outgoing):
+        rooms = self._rooms(part)
+        while part is not None or (finish and (outgoing or self._sending)):
             moved = False
-            if outgoing:
+            if outgoing or self._sending:
                 moved = self._send(outgoing)
             if part is not None:
                 # An empty part is complete at once.
-                if len(target):
-                    count = self._receive(target)
-                    target = target[count:]
-                    moved = moved or count > 0
-                if not len(target):
+                if rooms:
+                    moved = self._receive(rooms) or moved
+                if not rooms:
                     moved = True
+                    data, done = part
+                    if self._has_checksum(data) and checksum(data) != self._checksum:
+                        raise self._monitor.damaged()
                     if done is not None:
                         done()
                     part = next(incoming, None)
-                    target, done = part if part is not None else (memoryview(b""), None)
+                    rooms = self._rooms(part)
             if not moved:
-                monitor.waits_for_next = part is None
-                self._wait(bool(outgoing), part is not None)
+                self._monitor.waits_for_next = part is None
+                self._wait(bool(outgoing or self._sending), part is not None)
+
+    def _rooms(self, part: Part | None) -> deque[memoryview]:
+        """Returns the memory that a part and its checksum are to fill."""
+        data = memoryview(b"") if part is None else part[0]
+        if not len(data):
+            return deque()
+        return deque([data, memoryview(self._checksum)] if self._has_checksum(data) else [data])
+
+    def _has_checksum(self, message: memoryview) -> bool:
+        return len(message) > 0 and (self.checks_all or len(message) <= _SMALL)
 
     def _wait(self, sends: bool, receives: bool) -> None:
         if sends and receives:
@@ -90,32 +113,44 @@ class Stream:
             self._only_out.poll()
 
     def _send(self, outgoing: deque[memoryview]) -> bool:
-        first = outgoing[0]
-        if not len(first):
-            outgoing.popleft()
+        """Sends what the kernel takes; returns whether it has taken anything."""
+        sending = self._sending
+        while outgoing and sum(map(len, sending)) < _SMALL:
+            message = outgoing.popleft()
+            sending.append(message)
+            if self._has_checksum(message):
+                sending.append(memoryview(checksum(message)))
+        if not sending:
             return True
         try:
-            count = self._out.send(first)
+            count = self._out.sendmsg(sending)
         except (BlockingIOError, InterruptedError):
             return False
         except OSError as error:
             raise self._monitor.failed(True, error.strerror or str(error)) from None
-        if count == len(first):
-            outgoing.popleft()
-        else:
-            outgoing[0] = first[count:]
+        _advance(sending, count)
         return True
 
-    def _receive(self, target: memoryview) -> int:
+    def _receive(self, rooms: deque[memoryview]) -> bool:
+        """Receives what has come, into `rooms`; returns whether anything has."""
         try:
-            count = self._in.recv_into(target)
+            count = self._in.recvmsg_into(rooms)[0]
         except (BlockingIOError, InterruptedError):
-            return 0
+            return False
         except OSError as error:
             raise self._monitor.failed(False, error.strerror or str(error)) from None
         if count == 0:
             raise self._monitor.failed(False, "it closed the connection")
-        return count
+        _advance(rooms, count)
+        return True
+
+
+def _advance(pieces: deque[memoryview], count: int) -> None:
+    """Removes the first bytes of pieces of memory."""
+    while pieces and count >= len(pieces[0]):
+        count -= len(pieces.popleft())
+    if count:
+        pieces[0] = pieces[0][count:]
 
 
 def flat_view(array: np.ndarray) -> np.ndarray:
