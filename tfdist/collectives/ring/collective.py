@@ -51,7 +51,7 @@ class Collectives:
         self, rank: int, names: Sequence[str], stream: Stream, monitor: RingMonitor
     ) -> None:
         self._rank, self._names = rank, names
-        self._stream, self._monitor = stream, monitor
+        self.stream, self._monitor = stream, monitor
         self._lock = threading.Lock()
         self._number = 0
 
@@ -79,7 +79,7 @@ class Collectives:
             monitor.since = time.monotonic()
             try:
                 what = (kind, _type_number(array.dtype), _type_number(wire), array.size)
-                yield Collective(self._stream, (self._number, *what), self._mismatch, sends)
+                yield Collective(self.stream, (self._number, *what), self._mismatch, sends)
             except RingError:
                 raise
             except BaseException as error:
@@ -102,11 +102,15 @@ class Collectives:
 
 
 class Collective:
-    """Sends and receives the messages of one collective."""
+    """Sends and receives the messages of one collective.
+
+    Attributes:
+        greeted: Whether the previous worker's header has come.
+    """
 
     def __init__(self, stream: Stream, what: tuple[int, ...], mismatch: Any, sends: bool) -> None:
         self._stream, self._what, self._mismatch = stream, what, mismatch
-        self._greeted = False  # Whether the previous worker's header has come.
+        self.greeted = False
         self._outgoing = deque([memoryview(HEADER.pack(*what))] if sends else [])
 
     def send(self, data: memoryview) -> None:
@@ -128,7 +132,7 @@ class Collective:
         """
         tokens = {rank: token}
         self.send(memoryview(token))
-        if not self._greeted:
+        if not self.greeted:
             self.read_header()
         for hop in range(1, size):
             message = memoryview(bytearray(len(token)))
@@ -153,7 +157,7 @@ class Collective:
         """
         header = memoryview(bytearray(HEADER.size))
         self.run([(header, None)], finish=False)
-        self._greeted = True
+        self.greeted = True
         theirs = HEADER.unpack(header)
         compared = len(theirs) - any_count
         if theirs[:compared] != self._what[:compared]:

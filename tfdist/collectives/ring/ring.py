@@ -109,13 +109,12 @@ class Ring:
             warn_seconds=warn_seconds,
             stall_seconds=stall_seconds,
         )
-        self._stream = Stream(*data, self._monitor)
-        self._collectives = Collectives(rank, names, self._stream, self._monitor)
+        self._collectives = Collectives(rank, names, Stream(*data, self._monitor), self._monitor)
 
     def check_all(self, wanted: bool) -> None:
         """Sets whether large messages have checksums; all workers call it at the same point."""
         if self._monitor is not None:
-            self._stream.checks_all = wanted
+            self._collectives.stream.checks_all = wanted
 
     def segment(self, count: int, itemsize: int, rank: int) -> slice:
         """Returns the slice of `count` elements of a worker; only the last ones may be shorter."""
@@ -148,15 +147,13 @@ class Ring:
             self._reduce_small(flat, wire)
             return
         with self._collectives.begin(SUM, flat, wire) as call:
-            greeted = in_memory and wire is None and self.common is not None
-            if self.common is not None and greeted:
+            if in_memory and wire is None and self.common is not None:
                 places = call.exchange(self.common.place(flat), self.rank, self.size)
                 if NOWHERE not in places:
                     self._sum_in_common(flat, places, call)
                     return
             # The second half begins when its first part is asked for: the first is over then.
-            summing = self._summing(flat, wire, call, greeted=greeted)
-            call.run(chain(summing, self._spreading(flat, wire, call)))
+            call.run(chain(self._summing(flat, wire, call), self._spreading(flat, wire, call)))
 
     def share_memory(self) -> bool:
         """Finds out, at the first call, whether the workers can have memory in common.
@@ -327,16 +324,13 @@ class Ring:
         # Nobody writes to its memory again before all have read it.
         call.exchange(_DONE, self.rank, self.size)
 
-    def _summing(
-        self, flat: np.ndarray, wire: Any, call: Collective, *, greeted: bool = False
-    ) -> Iterator[Part]:
+    def _summing(self, flat: np.ndarray, wire: Any, call: Collective) -> Iterator[Part]:
         """Returns the parts of the reduce-scatter: segments are summed on the way to owners.
 
         Args:
             flat: The array.
             wire: The type on the wire, or None.
             call: The collective.
-            greeted: Whether its header has been received already.
         """
         self._travelling = room_for(self._travelling, 0 if wire is None else 2 * flat.size)
         moved = flat if wire is None else self._travelling[: 2 * flat.size].view(wire)
@@ -364,7 +358,7 @@ class Ring:
 
         for at in self._chunks(flat, (self.rank - 1) % self.size, per_chunk):
             pass_on(at)
-        if not greeted:
+        if not call.greeted:
             call.read_header()
         return parts()
 
