@@ -22,12 +22,14 @@ from tfdist.keras_internals import (
     array_slicing,
     assign_directly,
     assigning_directly,
+    assignments_seen,
     attach_mask,
     build_symbolically,
     can_convert_arrays,
     clear_losses,
     collective_keys_from,
     compile_arguments,
+    compiled_losses,
     compiled_parts,
     compute_output_spec,
     convert_to_np_if_not_ragged,
@@ -61,6 +63,7 @@ from tfdist.keras_internals import (
     summary_state_kept,
     take_local_number,
     trained_by,
+    two_replicas_on_one_device,
     with_own_executor,
     wrapped_dict,
     wrapped_elements,
@@ -446,3 +449,38 @@ def test_tensorflow_reads_what_is_set(name):
     """The class' attribute is read, which a strategy's own would hide if it were set earlier."""
     source = inspect.getsource(keras_internals.CollectiveAllReduceExtended)
     assert f"self.{name}" in source
+
+
+def test_two_replicas_on_one_device_read_the_first_copy_of_a_variable(devices):
+    with tf.distribute.MirroredStrategy(devices[:2]).scope():
+        variable = tf.Variable(1.0)
+    variable.values[0].assign(2.0)
+    strategy = two_replicas_on_one_device()
+
+    def replica():
+        context = tf.distribute.get_replica_context()
+        return variable + tf.cast(context.replica_id_in_sync_group, tf.float32)
+
+    results = tf.function(lambda: strategy.experimental_local_results(strategy.run(replica)))()
+    assert [float(value) for value in results] == [2.0, 3.0]
+
+
+def test_assignments_are_seen_and_taken_back():
+    variable, seen = tf.Variable(1.0), []
+    with assignments_seen(lambda v, how, value: seen.append((v is variable, how, value))):
+        variable.assign_add(2.0)
+        variable.assign(7.0)
+    assert seen == [(True, "assign_add", 2.0), (True, "assign", 7.0)]
+    assert float(variable) == 1.0
+
+
+def test_compiled_losses_are_those_of_compile():
+    inputs = keras.Input((2,))
+    model = keras.Model(inputs, [keras.layers.Dense(1)(inputs), keras.layers.Dense(1)(inputs)])
+    own = keras.losses.Huber()
+    model.compile("sgd", [own, "mse"])
+    assert compiled_losses(model) == []  # Until they have seen an output.
+    x = np.ones((4, 2), "float32")
+    model.compute_loss(x, [x[:, :1]] * 2, model(x))
+    first, second = compiled_losses(model)
+    assert first is own and isinstance(second, keras.losses.Loss)

@@ -17,6 +17,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 from keras.src.backend import compute_output_spec
+from keras.src.backend.tensorflow import image, random
 from keras.src.backend.tensorflow.trainer import (
     convert_to_np_if_not_ragged,
     potentially_ragged_concat,
@@ -27,6 +28,11 @@ from keras.src.trainers.data_adapters.array_data_adapter import ArrayDataAdapter
 from keras.src.utils.python_utils import pythonify_logs
 from tensorflow.python.distribute.collective_all_reduce_strategy import CollectiveAllReduceExtended
 from tensorflow.python.eager import context, executor
+from tensorflow.python.ops import (
+    gen_random_ops,
+    gen_stateless_random_ops,
+    gen_stateless_random_ops_v2,
+)
 from tensorflow.python.ops.resource_variable_ops import ResourceVariable
 
 __all__ = [  # noqa: RUF022 (by what they do)
@@ -47,6 +53,15 @@ __all__ = [  # noqa: RUF022 (by what they do)
 
 # The module in which `keras.Loss.__call__` looks up `reduce_weighted_values` and `apply_mask`.
 LOSS_MODULE: Any = sys.modules[keras.Loss.__module__]
+
+# The modules that call `draw_seed`, which makes a variable where no seed is given; and those whose
+# functions make the random operations of Keras and TensorFlow.
+KERAS_RANDOM: tuple[Any, ...] = (image, random)
+RANDOM_OPS: tuple[Any, ...] = (
+    gen_random_ops,
+    gen_stateless_random_ops,
+    gen_stateless_random_ops_v2,
+)
 
 # The class above `keras.Optimizer` that knows nothing of TensorFlow's variables.
 _BASE_OPTIMIZER: Any = next(
@@ -104,6 +119,13 @@ def build_symbolically(model: keras.Model, spec: Any) -> None:
 def compiled_parts(model: keras.Model) -> tuple[Any, Any]:
     """Returns what `compile` made of its losses and of its metrics; None before, and for none."""
     return getattr(model, "_compile_loss", None), getattr(model, "_compile_metrics", None)
+
+
+def compiled_losses(model: keras.Model) -> list[keras.Loss]:
+    """Returns the losses that `compile` was given, those of a structure one by one."""
+    made, _ = compiled_parts(model)
+    entries = getattr(made, "_flat_losses", None) or ()
+    return [entry.loss for entry in entries if isinstance(entry.loss, keras.Loss)]
 
 
 def compile_arguments(model: keras.Model) -> dict[str, Any]:
@@ -314,6 +336,48 @@ def with_own_executor() -> contextlib.AbstractContextManager[Any]:
 def take_local_number(view: Any, real: tf.distribute.ReplicaContext) -> None:
     """Gives a replica context another's number in this process, which selects variables' copies."""
     view._local_replica_id = real._local_replica_id
+
+
+def two_replicas_on_one_device() -> tf.distribute.Strategy:
+    """Returns a MirroredStrategy whose two replicas are on the first CPU.
+
+    Both read the first copy of a variable that another strategy has mirrored.
+    """
+    strategy = tf.distribute.MirroredStrategy(["CPU:0"])
+    extended: Any = strategy.extended
+    extended._devices = extended._devices * 2
+    extended._get_local_replica_id = lambda _: 0
+    return strategy
+
+
+@contextlib.contextmanager
+def assignments_seen(function: Callable[[Any, str, Any], None]) -> Iterator[None]:
+    """Calls a function before a variable of TensorFlow's is assigned within the block.
+
+    What is assigned eagerly is put back at the end of the block.
+
+    Args:
+        function: Takes the variable, "assign", "assign_add" or "assign_sub", and the argument.
+    """
+    kept: list[tuple[Any, Any]] = []
+
+    def patched(name: str) -> Any:
+        plain = getattr(ResourceVariable, name)
+
+        def assign(variable: Any, value: Any, *args: Any, **named: Any) -> Any:
+            if tf.executing_eagerly():
+                kept.append((variable, variable.read_value()))
+            function(variable, name, value)
+            return plain(variable, value, *args, **named)
+
+        return assign
+
+    with contextlib.ExitStack() as stack:
+        for name in ("assign", "assign_add", "assign_sub"):
+            stack.enter_context(_set(ResourceVariable, name, patched(name)))
+        yield
+    for variable, value in reversed(kept):
+        variable.assign(value)
 
 
 @contextlib.contextmanager

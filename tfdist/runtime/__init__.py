@@ -41,8 +41,9 @@ In other packages:
 - `strategy.beats`: file descriptor 217 in ps and workers that serve; a daemon thread for each task
   in the chief.
 - `training.step`, while it traces a step: `keras.Loss.__call__`, `reduce_weighted_values` of Keras'
-  losses, `tf.GradientTape.gradient`; while it tries a step whether it mixes rows:
-  `keras.layers.BatchNormalization.call`.
+  losses, `tf.GradientTape.gradient`.
+- `training.rehearsal`, while it tries a step: TensorFlow's functions that draw random numbers, and
+  `assign`, `assign_add` and `assign_sub` of its variables.
 - `keras_internals`: the functions by which the two above change TensorFlow's and Keras' classes,
   and put them back; the methods of an optimizer that a step has wrapped.
 """

@@ -21,6 +21,7 @@ from tfdist.profiling.recorder import Recorder
 from tfdist.training.checkpoint.manager import Checkpoints
 from tfdist.training.loops.select import LoopOptions
 from tfdist.training.model.support import check_accumulation, check_local_steps
+from tfdist.training.rehearsal.warn import CHECKS
 from tfdist.training.update.local import LocalSteps
 from tfdist.validation import number, one_of, quote, reject, whole_number
 
@@ -53,6 +54,7 @@ class TrainerOptions:
     local_steps: int
     outer_learning_rate: float
     outer_momentum: float
+    check: str
     profile: tuple[int, int] | None
     profile_dir: str | os.PathLike[str]
 
@@ -75,6 +77,7 @@ class TrainerOptions:
             whole_number("Trainer(bytes_per_pack)", self.bytes_per_pack)
         one_of("Trainer(wire_dtype)", self.wire_dtype, WIRE_TYPES)
         one_of("Trainer(transport)", self.transport, TRANSPORTS)
+        one_of("Trainer(check)", self.check, CHECKS)
         whole_number("Trainer(local_steps)", self.local_steps)
         number("Trainer(outer_learning_rate)", self.outer_learning_rate, above=0)
         if not 0 <= self.outer_momentum < 1:
@@ -131,7 +134,7 @@ class TrainerOptions:
             return []
         return [Recorder(*self.profile, pathlib.Path(self.profile_dir), task)]
 
-    def check(self, model: keras.Model) -> None:
+    def check_for(self, model: keras.Model) -> None:
         """Checks that they can be used with a model and its strategy.
 
         Raises:
@@ -154,6 +157,7 @@ class TrainerOptions:
             transport=self.transport,
             compile_update=self.compile_update,
             fed_path=fed_path,
+            check=self.check,
         )
 
     def fixed_steps_per_call(self, compiled: int) -> int:

@@ -28,7 +28,7 @@ from tfdist.training.input.epoch import Epoch
 from tfdist.training.input.feed import Feed
 from tfdist.training.loops.select import Loops
 from tfdist.training.model.alone import check_made_for_cluster
-from tfdist.training.model.support import check, strategy_of
+from tfdist.training.model.support import check_supported, strategy_of
 from tfdist.training.options import TrainerOptions
 from tfdist.training.plain_errors import plain_errors
 from tfdist.training.session import (
@@ -39,16 +39,16 @@ from tfdist.training.session import (
     restore_callback_state,
     resume,
 )
+from tfdist.training.step.replica import PREDICT, TEST
 from tfdist.training.stop_training import StopTraining
 
 
 class Trainer(Rows):
     """Trains a compiled Keras 3 model under the strategy it was made in.
 
-    Takes Keras' own arguments and returns Keras' own results. Every worker of a
-    MultiWorkerMirroredStrategy makes the same calls; under ParameterServerStrategy
-    the chief makes them, while the other tasks are in `tfdist.serve`. Made inside a scope, they
-    leave it for callbacks to make variables. `timings` has the times of the latest `fit`'s epochs.
+    Takes Keras' own arguments and returns Keras' own results. Every worker of a strategy of several
+    makes the same calls; under ParameterServerStrategy the chief does, while the other tasks are in
+    `tfdist.serve`. Made inside a scope, they leave it. `timings` has those of the latest `fit`.
 
     Args:
         model: A compiled model, made and compiled inside `strategy.scope()`.
@@ -74,6 +74,7 @@ class Trainer(Rows):
             "tensorflow"; "auto" is the value of TFDIST_TRANSPORT, else "ring" where possible.
         compile_update: Whether XLA compiles the optimizer's update, which may then differ from
             Keras' in the last bit; "auto" does so with several workers and a million weights.
+        check: "warn", "error" or "off": if slices of a few rows give other numbers than the rows.
         profile: The first and last step of each `fit` of which every worker records a profile.
         profile_dir: Where; see `tfdist profile`.
 
@@ -104,15 +105,15 @@ class Trainer(Rows):
         local_steps: int = 1,
         outer_learning_rate: float = 1.0,
         outer_momentum: float = 0.0,
+        check: str = "warn",
         profile: tuple[int, int] | None = None,
         profile_dir: str | os.PathLike[str] = "profile",
     ) -> None:
-        arguments = dict(locals())  # All but these two are options, of the same names.
-        del arguments["self"], arguments["model"]
+        arguments = {k: v for k, v in locals().items() if k not in ("self", "model")}
         self.model = model
         self.strategy = strategy_of(model)
         self._options = TrainerOptions(**arguments)
-        self._options.check(model)
+        self._options.check_for(model)
         excepthook.install()
         kind = kind_of(self.strategy)
         self._group = ProcessGroup(self.strategy, is_synchronous=kind.is_synchronous)
@@ -131,7 +132,7 @@ class Trainer(Rows):
             steps_a_call=lambda: self._options.fixed_steps_per_call(model.steps_per_execution),
         )
         if model.compiled:
-            check(model, self.strategy, runs_keras_steps=self._keras_steps)
+            check_supported(model, self.strategy, runs_keras_steps=self._keras_steps)
         self._position = Position(fit=-1)  # Of the latest call of `fit`.
         self.timings: list[EpochTiming] = []  # Of its epochs.
         self._checkpoints = self._options.checkpoints(model, self._group)
@@ -208,7 +209,7 @@ class Trainer(Rows):
         self._heartbeat.write("building")
         self.timings.clear()
         check_made_for_cluster(self.strategy)
-        check(self.model, self.strategy, runs_keras_steps=self._keras_steps)
+        check_supported(self.model, self.strategy, runs_keras_steps=self._keras_steps)
         epochs = self._feeds.most_epochs(epochs)
         data = (x, y, sample_weight)
         data, validation_data = self._feeds.hold_out(data, validation_split, validation_data)
@@ -310,9 +311,9 @@ class Trainer(Rows):
             >>> sorted(trainer.evaluate(x, x.sum(axis=1), verbose=0, return_dict=True))
             ['loss', 'mae']
         """
-        check(self.model, self.strategy, runs_keras_steps=self._keras_steps)
+        check_supported(self.model, self.strategy, runs_keras_steps=self._keras_steps)
         feed = self._feeds.make(x, y, sample_weight, batch_size=batch_size, steps=steps)
-        self._loops.loop(feed)
+        self._loops.loop(feed, TEST)
         feed.restart()
         epoch = feed.epoch(0, self._group.exchange)
         every = self._callback_list(callbacks, verbose, epochs=1, steps=steps or epoch.steps)
@@ -341,8 +342,7 @@ class Trainer(Rows):
             (64, 1)
         """
         feed = self._feeds.make(x, None, None, batch_size=batch_size, steps=steps)
-        loop = self._loops.loop(feed, training=False)
-        exchange = self._group.exchange
+        loop, exchange = self._loops.loop(feed, PREDICT), self._group.exchange
         epoch = feed.epoch(0, exchange)
         every = self._callback_list(callbacks, verbose, epochs=1, steps=steps or epoch.steps)
         most = self.model.steps_per_execution if self._keras_steps else 1
@@ -370,7 +370,7 @@ class Trainer(Rows):
         self, feed: Feed, epoch: Epoch, every: Any, listener: StepListener
     ) -> dict[str, Any]:
         return evaluate(
-            *(self.model, feed, epoch, self._loops.loop(feed), every, listener),
+            *(self.model, feed, epoch, self._loops.loop(feed, TEST), every, listener),
             exchange=self._group.exchange,
             most=self._options.max_steps_per_call(self.model.steps_per_execution),
         )

@@ -23,6 +23,7 @@ from tfdist.collectives.transport import SingleReplica
 from tfdist.training.loops.one_device import OneDeviceLoop
 from tfdist.training.loops.select import LoopOptions
 from tfdist.training.loops.synchronous import SynchronousLoop
+from tfdist.training.step.replica import PREDICT
 
 
 @pytest.fixture
@@ -88,7 +89,7 @@ def test_a_model_without_variables_is_built_from_the_data_under_its_strategy(mir
         model = keras.Sequential([keras.layers.Dense(2), keras.layers.Dense(1)])
         model.compile(keras.optimizers.Adam(), "mse", metrics=["mae"])
     loops = loops_of(model)
-    loops.loop(feed_of(loops), training=False)
+    loops.loop(feed_of(loops), PREDICT)
     assert model.built
     loops.loop(feed_of(loops))
     assert model.optimizer.built
@@ -224,8 +225,8 @@ class Mixing(keras.Sequential):
 @pytest.mark.parametrize(
     ("strategy", "options", "parts"),
     [
-        ("mirrored", {}, "the 2 replicas is given"),
-        ("mirrored@1", {"accumulate_steps": 2}, "the 2 batches of an update is given"),
+        ("mirrored", {}, "the 2 replicas compute"),
+        ("mirrored@1", {"accumulate_steps": 2}, "the 2 batches of an update compute"),
         ("mirrored@1", {}, ""),
     ],
 )
@@ -235,5 +236,5 @@ def test_a_model_that_mixes_rows_is_warned_of_once(devices, capsys, strategy, op
     loops.loop(feed_of(loops))
     loops.loop(shard_feed())
     warned = capsys.readouterr().err
-    assert warned.count("depends on the other rows") == (1 if parts else 0)
+    assert warned.count("it mixes rows") == (1 if parts else 0)
     assert parts in warned

@@ -22,6 +22,7 @@ from tests.training.loops.made import (
     weight,
 )
 from tfdist.training.loops.synchronous import SynchronousLoop
+from tfdist.training.step.replica import PREDICT
 
 
 @pytest.fixture(params=["central_storage@1", "mirrored@3", "central_storage"])
@@ -94,7 +95,7 @@ def test_a_model_that_is_not_compiled_predicts(strategy):
         model = keras.Sequential([keras.Input((1,)), layer])
     loops = loops_of(model)
     feed = feed_of(loops)
-    loop, epoch = loops.loop(feed, training=False), feed.epoch(0)
+    loop, epoch = loops.loop(feed, PREDICT), feed.epoch(0)
     outputs = [loop.fetch(loop.predict(epoch)) for _ in range(epoch.steps)]
     assert np.concatenate(outputs).tolist() == X.tolist()
 

@@ -7,7 +7,7 @@ import pytest
 
 import tfdist
 from tfdist.errors import ConfigError
-from tfdist.training.model.support import check, check_accumulation, check_update_within
+from tfdist.training.model.support import check_accumulation, check_supported, check_update_within
 
 SUM = keras.losses.MeanSquaredError("sum")
 optimizers = keras.optimizers
@@ -57,7 +57,7 @@ def test_accepted(devices, kind):
     for make in ACCEPTED.values():
         with strategy.scope():
             model = make()
-        check(model, strategy)
+        check_supported(model, strategy)
         if model.optimizer is not None and not hasattr(model, "second"):
             check_accumulation(model, 2)
 
@@ -73,7 +73,7 @@ def test_accepted_on_one_device_only(devices, make):
     strategy = strategy_of("one_device", devices)
     with strategy.scope():
         model = make()
-    check(model, strategy)
+    check_supported(model, strategy)
 
 
 def accumulating() -> keras.Model:
@@ -135,15 +135,15 @@ def test_refused(devices, kind, make, named):
         with strategy.scope():
             model = make()
     with pytest.raises(ConfigError, match=named):
-        check(model, strategy)
+        check_supported(model, strategy)
 
 
 @pytest.mark.parametrize(("kind", "make", "named"), REFUSED[:3])
 def test_all_goes_where_keras_own_steps_run(devices, kind, make, named):
-    check(make(), strategy_of("one_device", devices), runs_keras_steps=True)
+    check_supported(make(), strategy_of("one_device", devices), runs_keras_steps=True)
     model = keras.Sequential([keras.Input((3,))])
     with pytest.raises(ConfigError, match="not compiled"):
-        check(model, strategy_of("one_device", devices), runs_keras_steps=True)
+        check_supported(model, strategy_of("one_device", devices), runs_keras_steps=True)
 
 
 def test_a_step_that_reads_what_it_has_updated(devices):
@@ -164,14 +164,14 @@ def test_a_step_that_reads_what_it_has_updated(devices):
 def test_a_model_that_is_not_compiled_or_of_another_strategy(devices):
     strategy = strategy_of("mirrored", devices)
     with pytest.raises(ConfigError, match="not compiled"):
-        check(keras.Sequential([keras.Input((3,))]), strategy)
+        check_supported(keras.Sequential([keras.Input((3,))]), strategy)
     with pytest.raises(ConfigError, match=r"kernel was not made under MirroredStrategy"):
-        check(compiled(), strategy)
+        check_supported(compiled(), strategy)
     optimizer = optimizers.LossScaleOptimizer(optimizers.Adam())
     with strategy.scope():
         model = compiled(optimizer)
     with pytest.raises(ConfigError, match=r"iteration was not made under MirroredStrategy"):
-        check(model, strategy)
+        check_supported(model, strategy)
 
 
 def test_accumulation(devices):

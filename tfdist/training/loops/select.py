@@ -25,12 +25,13 @@ from tfdist.training.loops.parameter_server import ParameterServerLoop
 from tfdist.training.loops.synchronous import SynchronousLoop
 from tfdist.training.model.inspection import compiled_optimizer, has_several_optimizers
 from tfdist.training.model.support import check_update_within
+from tfdist.training.rehearsal.warn import WARN, Rehearsals
 from tfdist.training.step.build import build, lacks_variables
 from tfdist.training.step.metrics import MetricTotals, add_up, check_gathering
 from tfdist.training.step.probes.late_reads import reads_its_update
-from tfdist.training.step.probes.row_probe import warn_of_mixed_rows
 from tfdist.training.step.recording import AddedUp, Continued, Gathered, MetricRecording
 from tfdist.training.step.reduction import Reduction
+from tfdist.training.step.replica import PREDICT, TRAIN
 from tfdist.training.step.select import make_step
 from tfdist.training.step.slicing import Slicer, as_the_whole, by_batch, by_nominal
 from tfdist.training.update.accumulate import AccumulatingUpdate
@@ -51,6 +52,7 @@ class LoopOptions:
         transport: One of `TRANSPORTS`.
         compile_update: Whether XLA compiles the optimizer's update; or "auto".
         fed_path: A file to write whenever a step has got its input; "" for none.
+        check: One of `CHECKS`: what is done where slices give other numbers than the batch.
     """
 
     accumulate_steps: int = 1
@@ -60,6 +62,7 @@ class LoopOptions:
     transport: str = "auto"
     compile_update: bool | str = AUTO
     fed_path: str = ""
+    check: str = WARN
 
 
 class Loops:
@@ -92,6 +95,7 @@ class Loops:
         self._coordinator: Any = None
         self._of_keras: OneDeviceLoop | None = None
         self._made_for: list[Any] = []
+        self._rehearsals = Rehearsals(model, group, options.check, options.accumulate_steps)
 
     @property
     def runs_keras_steps(self) -> bool:
@@ -105,15 +109,19 @@ class Loops:
             and kind_of(self._strategy).name in ("default", "one_device", "mirrored")
         )
 
-    def loop(self, feed: Feed, *, training: bool = True) -> Loop:
+    def loop(self, feed: Feed, doing: str = TRAIN) -> Loop:
         """Returns the loop for this kind of data, with the model built.
 
         All workers must call it at the same point.
 
         Args:
             feed: The data.
-            training: Whether the loop trains or evaluates, and does not only predict.
+            doing: `TRAIN`, `TEST` or `PREDICT`.
+
+        Raises:
+            ConfigError: With `check` of "error", slices give other numbers than the batch.
         """
+        training = doing != PREDICT
         if self.runs_keras_steps:
             return self._one_device(feed)
         assert isinstance(feed, ShardedFeed)
@@ -143,22 +151,14 @@ class Loops:
                 check_update_within(model, self._strategy, accumulates=several)
                 within = True
             if kind_of(self._strategy).is_synchronous:
-                self._warn_of_mixed_rows(sample, training=training)
                 loop = self._synchronous(feed.whole, nominal, within)
             else:
                 loop = self._parameter_server()
             self._made[key] = loop, trainable
+        if isinstance(loop, SynchronousLoop):
+            self._rehearsals.before(loop.step, doing, sample)
         loop.take_sample(sample)
         return loop
-
-    def _warn_of_mixed_rows(self, sample: Any, *, training: bool) -> None:
-        replicas, batches = self._group.layout.replicas, self._options.accumulate_steps
-        parts = f"the {replicas} replicas"
-        if replicas == 1:
-            if batches == 1 or not training:
-                return
-            parts = f"the {batches} batches of an update"
-        warn_of_mixed_rows(self._model, sample, parts, training=training)
 
     def _one_device(self, feed: Feed) -> Loop:
         """Returns one loop, until the model is compiled again."""

@@ -45,6 +45,9 @@ class SynchronousLoop(Loop):
         compiled: Compiles a Python function to a graph function.
         compiled_replica: The same for the computation of one replica.
         fed_path: A file to write whenever a step has received its input; "" for none.
+
+    Attributes:
+        step: The second part of a step.
     """
 
     def __init__(
@@ -70,7 +73,7 @@ class SynchronousLoop(Loop):
         self._transport = transport
         self._slicer = slicer
         self.reads_all = layout.workers > 1 and slicer.whole
-        self._step = step
+        self.step = step
         self._reduction = reduction
         self._recording = recording
         self._intake = Intake(fed_path)
@@ -122,7 +125,7 @@ class SynchronousLoop(Loop):
     @override
     def logs(self) -> dict[str, Any]:
         own = {name: v.numpy() for name, v in self._logs[self._training].items()}
-        results = self.totals.results(self._step.reported[self._training])
+        results = self.totals.results(self.step.reported[self._training])
         return plain({**results, **own, **self._resumed})
 
     @override
@@ -160,26 +163,26 @@ class SynchronousLoop(Loop):
         _repeat(steps, lambda: self._test_element(self._intake.take(iterator)))
 
     def _train_element(self, element: Any) -> None:
-        with self._step.intercepting():
+        with self.step.intercepting():
             reduced = Reduced(*self._strategy.run(self._train_on_replica, args=(element,)))
         self._record(reduced, training=True)
         self._assign(TRAIN, reduced.state)
         self.update.apply(reduced)
 
     def _test_element(self, element: Any) -> None:
-        with self._step.intercepting():
+        with self.step.intercepting():
             reduced = Reduced(*self._strategy.run(self._test_on_replica, args=(element,)))
         self._record(reduced, training=False)
         self._assign(TEST, reduced.state)
 
     def _predict_element(self, element: Any) -> Any:
-        with self._step.intercepting():
+        with self.step.intercepting():
             outputs, state = self._strategy.run(self._predict_on_replica, args=(element,))
         self._assign(PREDICT, state)
         return tf.nest.map_structure(self._concatenate, outputs)
 
     def _assign(self, doing: str, state: list[Any]) -> None:
-        self._step.assign_changed(doing, [self._first(value) for value in state])
+        self.step.assign_changed(doing, [self._first(value) for value in state])
 
     def _record(self, reduced: Reduced, *, training: bool) -> None:
         self._recording.record([self._first(value) for value in reduced.metrics])
@@ -204,19 +207,19 @@ class SynchronousLoop(Loop):
 
     def _train_replica(self, element: Any) -> Reduced:
         piece = self._slicer(element)
-        output = self._step.train(
+        output = self.step.train(
             piece, loss_scale=self.update.loss_scale(), totals=self._recording.start()
         )
         return self._reduction(output, piece, self.update.take(output.gradients, piece))
 
     def _test_replica(self, element: Any) -> Reduced:
         piece = self._slicer(element)
-        output = self._step.test(piece, totals=self._recording.start())
+        output = self.step.test(piece, totals=self._recording.start())
         return self._reduction(output, piece, [])
 
     def _predict_replica(self, element: Any) -> Any:
         piece = self._slicer(element)
-        outputs, state = self._step.predict(piece)
+        outputs, state = self.step.predict(piece)
         outputs = first_rows(outputs, piece.count)
         if self._layout.workers > 1:
             outputs = self._transport.gather(outputs)

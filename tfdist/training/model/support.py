@@ -35,7 +35,7 @@ def strategy_of(model: keras.Model) -> tf.distribute.Strategy:
     return model.distribute_strategy
 
 
-def check(
+def check_supported(
     model: keras.Model, strategy: tf.distribute.Strategy, *, runs_keras_steps: bool = False
 ) -> None:
     """Rejects a model that cannot give the same result under this strategy as on one device.

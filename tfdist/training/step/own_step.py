@@ -42,7 +42,7 @@ class OwnStep(ReplicaStep):
         originals = [variable.value for variable in self.variables.trainable]
         real = real_context()
         scope = StepScope(self.variables, real, totals=totals, trainable=originals)
-        losses = self._losses.of(piece.data, piece.count, training=True)
+        losses = self._losses.of(piece.data, piece.count, training=True, sums=self.sums[TRAIN])
         with self._view(real, piece.count), scope, losses:
             try:
                 return scope, self.model.train_step(piece.data)
@@ -85,6 +85,8 @@ class SingleOptimizerStep(OwnStep):
             raise problem
         gradients, scaled_by = self._captured.take(self.variables.trainable)
         factor = piece.weight if loss_scale is None else piece.weight * loss_scale / scaled_by
+        if self.sums[TRAIN].loss:
+            factor *= self._whole_per_slice(piece)
         gradients = [multiply(gradient, factor) for gradient in gradients]
         state = self._changed_state(scope, piece, TRAIN)
         grown, extra = self._metrics_and_logs(scope, logs, piece, training=True)

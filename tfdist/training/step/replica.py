@@ -37,7 +37,8 @@ from tfdist.training.step.gradients import split_overwritten, through_assignment
 from tfdist.training.step.packing import values_of
 from tfdist.training.step.patches.capture import ScalarMeans
 from tfdist.training.step.patches.logs import Reported, ReturnedLogs
-from tfdist.training.step.patches.loss_sums import LossSums
+from tfdist.training.step.patches.loss_sums import Compares, LossSums
+from tfdist.training.step.patches.row_sums import RowSums
 from tfdist.training.step.patches.shared_state import SharedState
 from tfdist.training.step.probes.loss_probe import compares_examples
 from tfdist.training.step.probes.state_check import check_state
@@ -86,12 +87,15 @@ class ReplicaStep(abc.ABC):
         gathers_metrics: Whether compiled metrics are left out of the step, because they must see
             the outputs of all replicas together (see `tfdist.training.step.metrics`).
         accumulates: Whether several batches make an update.
+        strategy: The strategy that the step runs under; by default the model's.
+        compares: Returns whether a loss compares the examples of a batch.
         read: Returns the values of variables.
 
     Attributes:
         changed: The variables that the model itself changes, by purpose (`TRAIN`, `TEST` or
             `PREDICT`); known once such a step was traced.
         updated: The variables that the step's own optimizers update; known after tracing too.
+        sums: What the model's own step sums over rows, by purpose.
         reported: The logs that an overridden step returns, for training (True) and test steps
             (False); known after tracing too. None for all metrics.
     """
@@ -104,6 +108,8 @@ class ReplicaStep(abc.ABC):
         *,
         gathers_metrics: bool = False,
         accumulates: bool = False,
+        strategy: tf.distribute.Strategy | None = None,
+        compares: Compares = compares_examples,
         read: Callable[[Sequence[keras.Variable]], list[tf.Tensor]] = values_of,
     ) -> None:
         self.model = model
@@ -111,22 +117,20 @@ class ReplicaStep(abc.ABC):
         self.variables = variables
         self.changed: dict[str, list[keras.Variable]] = {TRAIN: [], TEST: [], PREDICT: []}
         self.updated: list[keras.Variable] = []
+        self.sums: dict[str, RowSums] = {TRAIN: RowSums(), TEST: RowSums(), PREDICT: RowSums()}
+        strategy = strategy or model.distribute_strategy
         self._transport = transport
         self._gathers_metrics = gathers_metrics
-        self._losses = LossSums(
-            model, transport, accumulates=accumulates, compares=compares_examples
-        )
+        self._losses = LossSums(model, transport, accumulates=accumulates, compares=compares)
         self._scalar_means = ScalarMeans(model)
-        alone = transport.replicas == 1 and kind_of(model.distribute_strategy).is_synchronous
+        alone = transport.replicas == 1 and kind_of(strategy).is_synchronous
         self._returned = ReturnedLogs(model, alone=alone)
         self.reported: dict[bool, Reported | None] = {True: None, False: None}
         self._for_metrics = threading.local()
         optimizer = compiled_optimizer(model)
         self._counts_updates = not accumulates and optimizer is inner_optimizer(optimizer)
         self._shared_state = SharedState(model)
-        devices = (
-            model.distribute_strategy.extended.worker_devices if transport.replicas > 1 else ()
-        )
+        devices = strategy.extended.worker_devices if transport.replicas > 1 else ()
         self._shares = len(devices) > 1
         self._call_takes_training = "training" in inspect.signature(model.call).parameters
         self._loss_takes_training = "training" in inspect.signature(model.compute_loss).parameters
@@ -157,7 +161,7 @@ class ReplicaStep(abc.ABC):
             ConfigError: The model's own step assigns weights, or does not use its optimizers as a
                 step of several replicas must.
         """
-        self._begin(piece)
+        self._begin(piece, TRAIN)
         return self._train(piece, loss_scale, totals)
 
     @abc.abstractmethod
@@ -167,10 +171,10 @@ class ReplicaStep(abc.ABC):
     def test(self, piece: Slice, *, totals: Totals = None) -> ReplicaOutput:
         """Computes the metrics of this replica's slice; arguments as for `train`."""
         real = real_context()
-        self._begin(piece)
+        self._begin(piece, TEST)
         scope = StepScope(self.variables, real, totals=totals, read=self._read)
         outputs = None
-        losses = self._losses.of(piece.data, piece.count, training=False)
+        losses = self._losses.of(piece.data, piece.count, training=False, sums=self.sums[TEST])
         with self._view(real, piece.count), scope, losses:
             if overrides(self.model, "test_step"):
                 logs = self.model.test_step(piece.data)
@@ -241,12 +245,14 @@ class ReplicaStep(abc.ABC):
         before = iterations.value if updates is None else updates
         return iterations, tf.cast(before, iterations.dtype) + 1
 
-    def _begin(self, piece: Slice) -> None:
+    def _begin(self, piece: Slice, doing: str) -> None:
         """Begins this replica's step, with the Python state from before any replica's step."""
         if self._shares:
             self._shared_state.begin()
         self._for_metrics.updated = []
-        self._scalar_means.start(piece.weight)
+        self._scalar_means.start(
+            piece.weight, self.sums[doing], lambda: self._whole_per_slice(piece)
+        )
         self._returned.start()
 
     def _view(self, real: tf.distribute.ReplicaContext, count: tf.Tensor) -> OneReplicaView:
@@ -274,6 +280,8 @@ class ReplicaStep(abc.ABC):
             x=x, y=y, y_pred=y_pred, sample_weight=sample_weight, **arguments
         )
         loss = tf.cast(loss, keras.config.floatx())
+        if self._sums(training).loss:
+            loss = self._losses.summed(loss, "the loss of compute_loss")
         for metric in self.model.metrics:
             if metric.name == "loss":
                 metric.update_state(loss, sample_weight=tf.cast(piece.count, loss.dtype))
@@ -284,6 +292,7 @@ class ReplicaStep(abc.ABC):
             updated = self._after_update(piece.updates)
             self._for_metrics.updated = [updated]
             scope.add_update(updated)
+            scope.account_for(*updated)
         if self._gathers_metrics:
             # Keras' own metrics ignore the inputs: they need not be gathered.
             seen = x if overrides(self.model, "compute_metrics") else None
@@ -309,7 +318,18 @@ class ReplicaStep(abc.ABC):
             method = "compute_metrics"
         where = f"{type(self.model).__name__}.{method}"
         self.reported[training], extra = self._returned.sort(logs, touched, where)
+        for name in set(extra) & set(self._sums(training).logs):
+            extra[name] *= self._whole_per_slice(piece)
         return values, extra
+
+    def _sums(self, training: bool) -> RowSums:
+        return self.sums[TRAIN if training else TEST]
+
+    def _whole_per_slice(self, piece: Slice) -> tf.Tensor:
+        """Returns the global batch's rows over this slice's; 0 for a slice without rows."""
+        own = tf.cast(piece.count, tf.float32)
+        (rows,) = self._transport.sum_small([own])
+        return tf.math.divide_no_nan(rows, own)
 
 
 class KerasStep(ReplicaStep):
@@ -321,7 +341,7 @@ class KerasStep(ReplicaStep):
         values = self._read(self.variables.trainable)
         with (
             self._view(real, piece.count),
-            self._losses.of(piece.data, piece.count, training=True),
+            self._losses.of(piece.data, piece.count, training=True, sums=self.sums[TRAIN]),
             tf.GradientTape() as tape,
         ):
             tape.watch(values)

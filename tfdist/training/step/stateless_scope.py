@@ -50,6 +50,7 @@ class StepScope(keras.StatelessScope):
         self._trainable: set[int] = set()
         self._tape = tape
         self.replaced: list[tuple[keras.Variable, tf.Tensor]] = []
+        self._beside: list[keras.Variable] = []
         state = zip(variables.state, read(variables.state), strict=True)
         mapping = [
             (v, value + _seed_offset(v, real) if is_seed(v) else value) for v, value in state
@@ -79,6 +80,9 @@ class StepScope(keras.StatelessScope):
             if self._tape is not None:
                 self._tape.watch(value)
             self.replaced.append((variable, value))
+        elif id(variable) not in self._initial and all(v is not variable for v in self._beside):
+            # Of a closure or a module: the model does not track it, and Keras assigns it anyway.
+            self._beside.append(variable)
         super().add_update((variable, value))
 
     def account_for(self, variable: keras.Variable, value: tf.Tensor) -> None:
@@ -93,10 +97,13 @@ class StepScope(keras.StatelessScope):
                 replacement row are ignored.
         """
         variables, values = [], []
-        for variable in (*self._variables.state, *self._variables.trainable):
-            value, old = self.get_current_value(variable), self._initial[id(variable)]
+        for variable in (*self._variables.state, *self._variables.trainable, *self._beside):
+            value = self.get_current_value(variable)
+            old = self._initial.get(id(variable))
             if value is old:
                 continue
+            if old is None:
+                old = tf.convert_to_tensor(variable.value)
             value = tf.cast(value, old.dtype)
             if is_seed(variable):
                 value = value - _seed_offset(variable, self._real)

@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from tests.training.step.replicas import dense, plain
 from tfdist.errors import ConfigError
+from tfdist.training.step.patches.row_sums import NO_SUMS
 from tfdist.training.step.patches.capture import CapturedGradients, ScalarMeans
 
 
@@ -42,7 +43,7 @@ def compiled(optimizer: keras.optimizers.Optimizer) -> keras.Model:
 def test_one_number_counts_for_the_slices_share_and_a_tensor_for_itself():
     model = Tracking()
     with ScalarMeans(model) as means:
-        means.start(tf.constant(0.25))
+        means.start(tf.constant(0.25), NO_SUMS, lambda: tf.constant(1.0))
         model.tracker.update_state(8.0)
         assert sums(model.tracker) == [2.0, 0.25]
         model.tracker.update_state([1.0, 2.0])
@@ -60,7 +61,7 @@ def test_replicas_which_are_threads_keep_their_own_shares():
     started = threading.Barrier(2)
 
     def replica(share: float) -> None:
-        means.start(tf.constant(share))
+        means.start(tf.constant(share), NO_SUMS, lambda: tf.constant(1.0))
         started.wait(10)
         trackers[share].update_state(1.0)
 

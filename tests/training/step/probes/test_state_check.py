@@ -58,7 +58,7 @@ class Peak(keras.layers.Layer):
         return x
 
 
-def test_of_other_numbers_of_a_slice_the_user_is_warnings_once(devices, monkeypatch):
+def test_of_other_numbers_of_a_slice_the_user_is_warned_once(devices, monkeypatch):
     warnings = []
     monkeypatch.setattr(LOGGER, "warning", lambda text, *parts: warnings.append(text % parts))
     with tfdist.mirrored_strategy(devices[:2]).scope():
@@ -68,7 +68,7 @@ def test_of_other_numbers_of_a_slice_the_user_is_warnings_once(devices, monkeypa
     for _ in range(2):
         tfdist.Trainer(model).fit(X, X[:, :1], batch_size=4, verbose=0)
     (line,) = warnings
-    assert "peak is assigned a number that depends on the batch" in line
+    assert "/peak is" in line
 
 
 def test_where_nothing_is_traced_nothing_can_be_warnings():

@@ -16,6 +16,7 @@ import tensorflow as tf
 
 from tfdist.errors import ConfigError
 from tfdist.training.model.inspection import flat_metrics
+from tfdist.training.step.patches.row_sums import RowSums
 
 
 class ScalarMeans(contextlib.AbstractContextManager["ScalarMeans"]):
@@ -45,13 +46,24 @@ class ScalarMeans(contextlib.AbstractContextManager["ScalarMeans"]):
         for metric in self._means:
             del metric.update_state
 
-    def start(self, weight: tf.Tensor) -> None:
-        """Begins a replica's step, whose slice is the share `weight` of the batch."""
+    def start(self, weight: tf.Tensor, sums: RowSums, whole: Callable[[], tf.Tensor]) -> None:
+        """Begins a replica's step.
+
+        Args:
+            weight: The slice's share of the batch.
+            sums: What the user's code sums over rows.
+            whole: Returns the batch's rows over the slice's.
+        """
         self._of_thread.weight = weight
+        self._of_thread.sums = sums
+        self._of_thread.whole = whole
 
     def _update(self, metric: keras.metrics.Mean, values: Any, sample_weight: Any = None) -> None:
         if sample_weight is None and len(keras.ops.shape(values)) == 0:
             sample_weight = self._of_thread.weight
+            if metric.name in self._of_thread.sums.logs:
+                factor = self._of_thread.whole()
+                values = tf.cast(values, factor.dtype) * factor
         type(metric).update_state(metric, values, sample_weight=sample_weight)
 
 

@@ -21,6 +21,7 @@ import tensorflow as tf
 from tfdist.collectives.transport import Transport
 from tfdist.errors import ConfigError
 from tfdist.keras_internals import LOSS_MODULE, added_losses_replaced, attach_mask, mask_of
+from tfdist.training.step.patches.row_sums import NO_SUMS, RowSums
 
 _NONE = (None, "none")
 
@@ -74,14 +75,19 @@ class LossSums(contextlib.AbstractContextManager["LossSums"]):
             tf.GradientTape.gradient = self._gradient
 
     @contextlib.contextmanager
-    def of(self, data: Any, count: tf.Tensor, *, training: bool) -> Iterator[None]:
+    def of(
+        self, data: Any, count: tf.Tensor, *, training: bool, sums: RowSums = NO_SUMS
+    ) -> Iterator[None]:
         """Applies to the losses that this replica computes on a slice within the block.
 
         Args:
             data: The slice.
             count: The number of its rows; 0 where `data` is a replacement.
             training: Whether the model trains on it.
+            sums: What the user's code sums over rows.
         """
+        self._of_thread.added = 0
+        self._of_thread.sums = sums
         self._of_thread.data = data
         self._of_thread.count = count
         self._of_thread.training = training
@@ -272,45 +278,14 @@ class LossSums(contextlib.AbstractContextManager["LossSums"]):
         return values * tf.cast(self.whole_per_slice(), values.dtype)
 
     def _added(self, total: Any, loss: Any) -> Any:
-        """Scales the values given to `add_loss`: Keras sums those of the examples."""
-        if not self._is_within_step() or not self.is_by_example(loss):
+        """Scales the values given to `add_loss` that are sums, as Keras' of examples' values."""
+        if not self._is_within_step():
+            return total
+        number = self._of_thread.added
+        self._of_thread.added += 1
+        if not self.is_by_example(loss) and number not in self._of_thread.sums.added:
             return total
         return self.summed(total, "add_loss")
-
-
-@contextlib.contextmanager
-def sums_over_examples(compares: Compares) -> Iterator[None]:
-    """Makes Keras' losses sums over examples within the block, whatever their reduction.
-
-    Losses that compare the examples of a batch, as `compares` returns, are 0.
-    """
-    call, reduce = keras.Loss.__call__, LOSS_MODULE.reduce_weighted_values
-
-    def of_loss(loss: keras.Loss, y_true: Any, y_pred: Any, sample_weight: Any = None) -> Any:
-        if compares(loss, y_true, y_pred):
-            return tf.zeros([])
-        return call(loss, y_true, y_pred, sample_weight)
-
-    def reduced(values: Any, sample_weight: Any, mask: Any, reduction: Any, dtype: Any) -> Any:
-        if len(values.shape) == 0:
-            return tf.zeros_like(values)
-        kind = reduction if reduction in _NONE else "sum"
-        return reduce(values, sample_weight, mask, kind, dtype)
-
-    with _losses_replaced(of_loss, reduced):
-        yield
-
-
-@contextlib.contextmanager
-def no_losses() -> Iterator[None]:
-    """Makes Keras' losses 0 within the block, so that what remains is computed by other code."""
-    call, reduce = keras.Loss.__call__, LOSS_MODULE.reduce_weighted_values
-
-    def of_loss(loss: keras.Loss, y_true: Any, y_pred: Any, sample_weight: Any = None) -> Any:
-        return tf.zeros_like(call(loss, y_true, y_pred, sample_weight))
-
-    with _losses_replaced(of_loss, reduce):
-        yield
 
 
 @contextlib.contextmanager

@@ -42,6 +42,11 @@ def compares_examples(loss: keras.Loss, y_true: Any, y_pred: Any) -> bool:
     return _found[loss]
 
 
+def compare_examples(loss: keras.Loss) -> None:
+    """Makes `compares_examples` return True for a loss, whatever random numbers showed."""
+    _found[loss] = True
+
+
 def _is_over_batch(loss: keras.Loss) -> bool:
     """Returns whether a loss is one of Keras' that compare or sum the examples of a batch."""
     if isinstance(loss, keras.losses.Circle):
