@@ -11,8 +11,8 @@ import tensorflow as tf
 
 from tests.training.step.replicas import dense, plain
 from tfdist.errors import ConfigError
-from tfdist.training.step.patches.row_sums import NO_SUMS
 from tfdist.training.step.patches.capture import CapturedGradients, ScalarMeans
+from tfdist.training.step.patches.row_sums import NO_SUMS
 
 
 class OwnMean(keras.metrics.Mean):
