@@ -61,9 +61,11 @@ conformance: $(STAMP)
 	TFDIST_CONFORMANCE=full $(PYTHON) -m pytest -m "long and not chaos"
 	TFDIST_CONFORMANCE_TRANSPORT=tensorflow $(PYTHON) -m pytest tests/training/test_conformance.py -k multi_worker
 
-# Drawn programs, compared with plain Keras on one device and on two replicas: make fuzz N=200
+# Drawn programs, compared with plain Keras on one device and on two replicas, and programs that mix
+# rows, of which two replicas have to warn: make fuzz N=200
 fuzz: $(STAMP)
-	TFDIST_FUZZ=$(or $(N),100) $(PYTHON) -m pytest -q tests/training/test_property.py
+	TFDIST_FUZZ=$(or $(N),100) $(PYTHON) -m pytest -q tests/training/test_property.py \
+	  tests/training/rehearsal/test_drawn.py
 
 # Whether every number is the same as with the code of another revision: make bits BASE=main
 bits: $(STAMP)
