@@ -11,20 +11,19 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import os
 from typing import Any
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from hypothesis import HealthCheck, Phase, example, given, note, reject, settings
+from hypothesis import example, given, note, reject
 from hypothesis import strategies as st
 
 import tfdist
+from tests.drawn import drawn
 from tfdist.errors import ConfigError
 
-EXAMPLES = int(os.environ.get("TFDIST_FUZZ", "1"))
 TOLERANCE = 2e-5
 # More steps than rows in a batch: where they are as many, Keras multiplies weights of examples by
 # the mask of steps without noticing.
@@ -160,14 +159,7 @@ def programs(draw: st.DrawFn) -> Program:
     )
 
 
-@settings(
-    max_examples=EXAMPLES,
-    deadline=None,
-    derandomize="TFDIST_FUZZ" not in os.environ,
-    database=None,
-    phases=[Phase.explicit, Phase.generate],
-    suppress_health_check=list(HealthCheck),
-)
+@drawn
 @given(program=programs())
 # A replica without rows took part in the gradient of synchronized statistics.
 @example(

@@ -6,13 +6,13 @@
 from __future__ import annotations
 
 import logging
-import os
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, Phase, example, given, note, settings
+from hypothesis import example, given, note
 
 import tfdist
+from tests.drawn import drawn
 from tests.training.rehearsal.programs import BATCH, Program, programs
 from tfdist.errors import ConfigError
 from tfdist.runtime.log import LOGGER
@@ -59,14 +59,7 @@ def differences(expected, found):
     ]
 
 
-@settings(
-    max_examples=int(os.environ.get("TFDIST_FUZZ", "1")),
-    deadline=None,
-    derandomize="TFDIST_FUZZ" not in os.environ,
-    database=None,
-    phases=[Phase.explicit, Phase.generate],
-    suppress_health_check=list(HealthCheck),
-)
+@drawn
 @given(program=programs())
 @example(program=Program(layers=("add_loss sum",)))
 @example(program=Program(own="step", of_rows="sum", log="count"))
