@@ -323,3 +323,31 @@ def test_data_of_unknown_shape(mirrored, alone):
     refused(model, *told, "output_signature", x=data.unbatch().batch(4), y=None)
     shaped = data.map(lambda x, y: (tf.ensure_shape(x, (None, 3)), tf.ensure_shape(y, (None, 1))))
     tfdist.Trainer(model).fit(shaped, verbose=0)
+
+
+def test_a_step_of_a_sum_over_several_batches(devices):
+    import keras
+    import tensorflow as tf
+
+    import tfdist
+
+    class Summed(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.d = keras.layers.Dense(1)
+
+        def call(self, x):
+            return self.d(x)
+
+        def train_step(self, data):
+            x, y = data
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_sum((y - self(x)) ** 2)
+            self.optimizer.apply(tape.gradient(loss, self.trainable_variables))
+            return {"loss": loss}
+
+    with tfdist.one_device_strategy(devices[0]).scope():
+        model = Summed()
+        model(np.ones((1, 3), "float32"))
+        model.compile("sgd")
+    refused(model, "Summed.train_step", "sum over rows", options={"accumulate_steps": 2})

@@ -86,7 +86,9 @@ class SingleOptimizerStep(OwnStep):
         gradients, scaled_by = self._captured.take(self.variables.trainable)
         factor = piece.weight if loss_scale is None else piece.weight * loss_scale / scaled_by
         if self.sums[TRAIN].loss:
-            factor *= self._whole_per_slice(piece)
+            name = f"{type(self.model).__name__}.train_step"
+            self._losses.refuse_accumulation(name, "has a gradient that is a sum over rows")
+            factor *= self._losses.whole_per_slice()
         gradients = [multiply(gradient, factor) for gradient in gradients]
         state = self._changed_state(scope, piece, TRAIN)
         grown, extra = self._metrics_and_logs(scope, logs, piece, training=True)

@@ -250,9 +250,7 @@ class ReplicaStep(abc.ABC):
         if self._shares:
             self._shared_state.begin()
         self._for_metrics.updated = []
-        self._scalar_means.start(
-            piece.weight, self.sums[doing], lambda: self._whole_per_slice(piece)
-        )
+        self._scalar_means.start(piece.weight, self.sums[doing], self._losses.whole_per_slice)
         self._returned.start()
 
     def _view(self, real: tf.distribute.ReplicaContext, count: tf.Tensor) -> OneReplicaView:
@@ -319,17 +317,11 @@ class ReplicaStep(abc.ABC):
         where = f"{type(self.model).__name__}.{method}"
         self.reported[training], extra = self._returned.sort(logs, touched, where)
         for name in set(extra) & set(self._sums(training).logs):
-            extra[name] *= self._whole_per_slice(piece)
+            extra[name] *= self._losses.whole_per_slice()
         return values, extra
 
     def _sums(self, training: bool) -> RowSums:
         return self.sums[TRAIN if training else TEST]
-
-    def _whole_per_slice(self, piece: Slice) -> tf.Tensor:
-        """Returns the global batch's rows over this slice's; 0 for a slice without rows."""
-        own = tf.cast(piece.count, tf.float32)
-        (rows,) = self._transport.sum_small([own])
-        return tf.math.divide_no_nan(rows, own)
 
 
 class KerasStep(ReplicaStep):

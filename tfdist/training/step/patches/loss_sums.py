@@ -94,20 +94,17 @@ class LossSums(contextlib.AbstractContextManager["LossSums"]):
         self._of_thread.rows = None
         self._of_thread.loss = None
         self._of_thread.together = False
+        self._of_thread.is_within = True
         try:
             yield
         finally:
-            del self._of_thread.count
+            self._of_thread.is_within = False
 
     def whole_per_slice(self) -> tf.Tensor:
-        """Returns the global batch's rows over this slice's; 0 for a slice without rows."""
-        return tf.math.divide_no_nan(self.all_rows(), self._own())
-
-    def all_rows(self) -> tf.Tensor:
-        """Returns the number of rows of all slices: a scalar float32."""
+        """Returns the global batch's rows over the latest slice's; 0 for a slice without rows."""
         if self._of_thread.rows is None:
             (self._of_thread.rows,) = self._transport.sum_small([self._own()])
-        return self._of_thread.rows
+        return tf.math.divide_no_nan(self._of_thread.rows, self._own())
 
     def is_by_example(self, loss: Any) -> bool:
         """Returns whether a loss has a value per example: its first dimension is the slice's."""
@@ -133,7 +130,7 @@ class LossSums(contextlib.AbstractContextManager["LossSums"]):
 
     def _is_within_step(self) -> bool:
         """Returns whether this thread is a replica that computes on a slice."""
-        return hasattr(self._of_thread, "count")
+        return getattr(self._of_thread, "is_within", False)
 
     def _own(self) -> tf.Tensor:
         return tf.cast(self._of_thread.count, tf.float32)
