@@ -375,9 +375,12 @@ def assignments_seen(function: Callable[[Any, str, Any], None]) -> Iterator[None
     with contextlib.ExitStack() as stack:
         for name in ("assign", "assign_add", "assign_sub"):
             stack.enter_context(_set(ResourceVariable, name, patched(name)))
-        yield
-    for variable, value in reversed(kept):
-        variable.assign(value)
+        try:
+            yield
+        finally:
+            stack.close()
+            for variable, value in reversed(kept):
+                variable.assign(value)
 
 
 @contextlib.contextmanager

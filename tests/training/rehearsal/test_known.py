@@ -12,7 +12,6 @@ from keras import ops
 from tests.selected import some
 from tfdist.training.rehearsal.known import is_known
 from tfdist.training.rehearsal.rehearsal import rehearse
-from tfdist.training.step.probes.loss_probe import compares_examples
 from tfdist.training.step.replica import TRAIN
 
 IMAGES, STEPS, ROWS = (8, 8, 3), (6, 4), (4,)
@@ -88,8 +87,6 @@ def test_it_is_known_and_treats_each_row_by_itself(name):
         TRAIN,
         updates_within=False,
         in_one_process=True,
-        compares=compares_examples,
-        own_losses=(),
     )
     assert (finding.differs, finding.error) == ("", "")
 

@@ -8,10 +8,10 @@ import pytest
 import tensorflow as tf
 from keras import ops
 
+from tfdist.training.rehearsal.compare import difference
 from tfdist.training.rehearsal.known import own_losses
 from tfdist.training.rehearsal.rehearsal import rehearse
 from tfdist.training.step.patches.row_sums import NO_SUMS, RowSums
-from tfdist.training.step.probes.loss_probe import compares_examples
 from tfdist.training.step.replica import PREDICT, TEST, TRAIN
 
 random = np.random.default_rng(0)
@@ -102,7 +102,7 @@ def counted(x, y, y_pred):
     return tf.reduce_sum(valid * tf.square(y - y_pred)[:, 0]) / (tf.reduce_sum(valid) + 1.0)
 
 
-def tried(model, data, doing=TRAIN, own_losses=()):
+def tried(model, data, doing=TRAIN):
     """What comes of a rehearsal."""
     data = tf.nest.map_structure(tf.convert_to_tensor, data)
     return rehearse(
@@ -111,8 +111,6 @@ def tried(model, data, doing=TRAIN, own_losses=()):
         doing,
         updates_within=False,
         in_one_process=True,
-        compares=compares_examples,
-        own_losses=own_losses,
     )
 
 
@@ -207,9 +205,10 @@ def test_a_loss_that_is_a_sum_is_told_to_the_step():
     assert finding.sums == RowSums(loss=True) and not finding.differs
 
 
-def test_a_step_and_logs_that_are_sums():
+@pytest.mark.parametrize("rows", [7, 8])
+def test_a_step_and_logs_that_are_sums(rows):
     model = made(Step(lambda x, y, y_pred: tf.reduce_sum(tf.square(y - y_pred))))
-    finding = tried(model, (X, Y))
+    finding = tried(model, (X[:rows], Y[:rows]))
     assert finding.sums == RowSums(loss=True, logs=("loss",)) and not finding.differs
 
 
@@ -247,7 +246,7 @@ def test_a_users_loss_that_compares_rows_is_to_be_computed_on_all_of_them():
     y = np.round(np.abs(Y))
     model.compute_loss(X, y, model(X))
     losses = own_losses(model)
-    finding = tried(model, (X, y), own_losses=losses)
+    finding = tried(model, (X, y))
     assert finding.compares == tuple(losses) and not finding.differs
 
 
@@ -297,6 +296,28 @@ def test_a_weighted_mean_by_hand_though_the_weights_are_all_one():
 
     model = made(Weighted(lambda x: x))
     assert tried(model, (X, Y, np.ones(8, "float32"))).differs
+
+
+def test_a_loss_that_is_that_of_even_slices_only():
+    """Of pairs of rows, where one that is left over counts for nothing."""
+
+    def of_pairs(x, y, y_pred):
+        values = tf.reduce_mean(tf.square(y - y_pred), -1)
+        return tf.reduce_mean(values[: tf.shape(values)[0] // 2 * 2])
+
+    assert tried(made(Step(of_pairs)), (X, Y)).differs
+
+
+def test_weights_that_hide_a_mixture():
+    model = made(OwnLoss(lambda y, y_pred: 100 * tf.square(tf.reduce_mean(y_pred))))
+    model.set_weights([np.zeros_like(value) for value in model.get_weights()])
+    assert tried(model, (X, Y)).differs
+
+
+def test_what_rounding_does_is_allowed():
+    whole, sliced = {"a": np.array([1.0, 2.0])}, {"a": np.array([1.0, 2.001])}
+    assert difference(whole, sliced, whole) == "a is 2.001 in the place of 2"
+    assert difference(whole, sliced, {"a": np.array([1.0001, 2.0])}) == ""
 
 
 def test_few_rows():

@@ -17,7 +17,7 @@ _OPEN = (
 )
 _MODELS = (keras.Model, keras.Sequential)
 # Attributes of layers that hold functions, which may be the user's own.
-_FUNCTIONS = ("activation", "recurrent_activation", "activity_regularizer", "score_mode")
+_FUNCTIONS = ("activation", "recurrent_activation")
 
 
 def is_known(model: keras.Model) -> bool:

@@ -45,11 +45,13 @@ from tfdist.training.rehearsal.conditions import (
 )
 from tfdist.training.rehearsal.draws import Draws
 from tfdist.training.rehearsal.graph import Graph
+from tfdist.training.rehearsal.known import own_losses
 from tfdist.training.rehearsal.two_slices import TwoSlices
 from tfdist.training.step.metrics import MetricTotals, add_up
 from tfdist.training.step.patches.row_sums import NO_SUMS, RowSums
 from tfdist.training.step.patches.shared_state import SharedState
-from tfdist.training.step.recording import AddedUp, Gathered, MetricRecording
+from tfdist.training.step.probes.loss_probe import compares_examples
+from tfdist.training.step.recording import AddedUp, Gathered, MetricRecording, first_rows
 from tfdist.training.step.reduction import Reduced, Reduction
 from tfdist.training.step.replica import PREDICT, TRAIN
 from tfdist.training.step.select import make_step
@@ -68,6 +70,7 @@ class Finding:
         differs: The first quantity that is not the whole batch's, with both numbers; "" for none.
         error: Why it could not be tried; "" where it could.
         logs: The names of the step's own logs, and of the metrics.
+        is_compared: Whether it could be tried; else there is an error, or the step is refused.
     """
 
     sums: RowSums = NO_SUMS
@@ -75,6 +78,7 @@ class Finding:
     differs: str = ""
     error: str = ""
     logs: tuple[str, ...] = ()
+    is_compared: bool = False
 
 
 def rehearse(
@@ -84,8 +88,6 @@ def rehearse(
     *,
     updates_within: bool,
     in_one_process: bool,
-    compares: Callable[[keras.Loss, Any, Any], bool],
-    own_losses: Sequence[keras.Loss],
 ) -> Finding:
     """Tries one step, without any lasting effect.
 
@@ -95,10 +97,8 @@ def rehearse(
         doing: `TRAIN`, `TEST` or `PREDICT`.
         updates_within: Whether the model's own step updates the weights itself.
         in_one_process: Whether several replicas are in one process, and share its variables.
-        compares: Returns whether a loss compares the rows of a batch.
-        own_losses: The user's losses.
     """
-    trial = _Trial(model, sample, doing, updates_within, in_one_process, compares, own_losses)
+    trial = _Trial(model, sample, doing, updates_within, in_one_process)
     # In no strategy's scope, whatever the caller is in.
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
         return pool.submit(trial.run).result()
@@ -111,15 +111,13 @@ class _Trial:
     doing: str
     updates_within: bool
     in_one_process: bool
-    compares: Callable[[keras.Loss, Any, Any], bool]
-    own_losses: Sequence[keras.Loss]
     draws: Draws = field(default_factory=Draws)
 
     def run(self) -> Finding:
         rows = min(_MOST_ROWS, int(rows_of(self.sample)))
         sample = weights_varied(rows_between(self.sample, 0, rows))
-        pieces = [(0, rows)] + ([(0, rows - 1)] if rows > 1 else [])
-        halves = [(0, rows // 2), (rows // 2, rows)] if rows > 1 and rows % 2 == 0 else []
+        pieces = [(0, rows), (0, rows - 1)] if rows > 1 else [(0, rows)]
+        halves = [(0, rows // 2), (rows // 2, rows)] if rows > 1 else []
         restore = SharedState(self.model).keep()
         try:
             with moved(self.model), synchronized(self.model), self.draws:
@@ -148,15 +146,17 @@ class _Trial:
         names = {name.removeprefix(LOG) for name in whole[0] if name.startswith(LOG)}
         logs = tuple(sorted(names | {metric.name for metric in flat_metrics(self.model)}))
         sums = self._sums(whole[0], parts) if parts else NO_SUMS
-        attempts = [(NO_SUMS, False)]
-        if sums != NO_SUMS:
-            attempts.append((sums, False))
-        if self.own_losses:
-            attempts += [(NO_SUMS, True)] + ([(sums, True)] if sums != NO_SUMS else [])
+        losses = own_losses(self.model) if self.doing != PREDICT else []
+        # What is tried: the simplest first.
+        attempts = [
+            (each, compared)
+            for compared in ([False, True] if losses else [False])
+            for each in dict.fromkeys((NO_SUMS, sums))
+        ]
         first, kept = "", NO_SUMS
         for attempt, compared in attempts:
             try:
-                with self._stepping(sample, 2, attempt, compared) as step:
+                with self._stepping(sample, 2, attempt, losses if compared else ()) as step:
                     sliced = [step(*piece) for piece in pieces]
             except ConfigError:
                 return Finding()
@@ -166,21 +166,19 @@ class _Trial:
             for one, other, nudged in zip(whole, sliced, noise, strict=True):
                 differs = differs or difference(one, other, nudged)
             if not differs:
-                compares = tuple(self.own_losses) if compared else ()
-                return Finding(attempt, compares, logs=logs)
+                compares = tuple(losses) if compared else ()
+                return Finding(attempt, compares, logs=logs, is_compared=True)
             if not compared:
                 first, kept = differs, attempt  # What adds up does so whatever else is wrong.
-        return Finding(kept, differs=first, logs=logs)
+        return Finding(kept, differs=first, logs=logs, is_compared=True)
 
     def _sums(self, whole: Results, parts: list[Results]) -> RowSums:
         """Returns which quantities are sums over the rows, by those of the two halves."""
 
         def is_sum(name: str) -> bool:
-            if name not in parts[0] or name not in parts[1] or not np.any(whole[name]):
+            if not all(name in each for each in (whole, *parts)) or not np.any(whole[name]):
                 return False
-            total = parts[0][name] + parts[1][name]
-            mean = total / 2
-            return close(whole[name], total) and not close(whole[name], mean)
+            return close(whole[name], parts[0][name] + parts[1][name])
 
         logs = [n for n in whole if n.startswith(LOG) and is_sum(n)]
         for metric in flat_metrics(self.model):
@@ -189,7 +187,7 @@ class _Trial:
             if total in whole and count in whole and whole[count] == 1.0 and is_sum(total):
                 logs.append(f"{LOG}{metric.name}")
         added = [n for n in whole if n.startswith(ADDED) and is_sum(n)]
-        loss = is_sum(COMPUTED) if COMPUTED in whole else False
+        loss = is_sum(COMPUTED)
         if self.doing == TRAIN and overrides(self.model, "train_step"):
             gradients = [n for n in whole if n.startswith(GRADIENT) and np.any(whole[n])]
             loss = bool(gradients) and all(is_sum(name) for name in gradients)
@@ -201,9 +199,20 @@ class _Trial:
 
     @contextlib.contextmanager
     def _stepping(
-        self, sample: Any, slices: int, sums: RowSums = NO_SUMS, compared: bool = False
+        self,
+        sample: Any,
+        slices: int,
+        sums: RowSums = NO_SUMS,
+        compared: Sequence[keras.Loss] = (),
     ) -> Iterator[Callable[[int, int], Results]]:
-        """A context with a function that makes the step of some rows, in so many slices."""
+        """A context with a function that makes the step of some rows, in so many slices.
+
+        Args:
+            sample: All rows.
+            slices: 1 or 2.
+            sums: What is taken to add up over slices.
+            compared: Losses that are taken to compare rows.
+        """
         model = self.model
         layout = ReplicaLayout(local_replicas=slices, replicas=slices)
         transport: Any = SingleReplica() if slices == 1 else TwoSlices()
@@ -212,12 +221,10 @@ class _Trial:
             strategy = two_replicas_on_one_device()
         gathers = self.doing != PREDICT and not add_up(model)
         seen: dict[str, Any] = {}
-        own = {id(loss) for loss in self.own_losses}
-        compares = self.compares
-        if compared:
 
-            def compares(loss: keras.Loss, y_true: Any, y_pred: Any) -> bool:
-                return id(loss) in own or self.compares(loss, y_true, y_pred)
+        def compares(loss: keras.Loss, y_true: Any, y_pred: Any) -> bool:
+            is_taken = any(loss is each for each in compared)
+            return is_taken or compares_examples(loss, y_true, y_pred)
 
         step = make_step(
             model,
@@ -244,9 +251,7 @@ class _Trial:
             if self.doing == PREDICT:
                 outputs, state = step.predict(piece)
                 state = reduction.predicted_state(state, piece.weight)
-                outputs = transport.gather(
-                    tf.nest.map_structure(lambda value: value[: piece.count], outputs)
-                )
+                outputs = transport.gather(first_rows(outputs, piece.count))
                 found = {f"output {i}": v for i, v in enumerate(tf.nest.flatten(outputs))}
                 return found | _of_variables("the state", step.changed[PREDICT], state)
             training = self.doing == TRAIN

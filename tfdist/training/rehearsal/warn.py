@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 import weakref
 from typing import Any
@@ -17,7 +18,7 @@ from tfdist.training.rehearsal.known import is_known, own_losses
 from tfdist.training.rehearsal.rehearsal import Finding, rehearse
 from tfdist.training.step.own_step import MultiOptimizerStep
 from tfdist.training.step.patches.row_sums import NO_SUMS, RowSums
-from tfdist.training.step.probes.loss_probe import compare_examples, compares_examples
+from tfdist.training.step.probes.loss_probe import mark_as_comparing
 from tfdist.training.step.replica import PREDICT, TEST, TRAIN, ReplicaStep
 
 WARN = "warn"
@@ -26,6 +27,7 @@ CHECKS = (WARN, "error", "off")
 
 # The purposes for which the user of a model has been warned.
 _warned: weakref.WeakKeyDictionary[keras.Model, set[str]] = weakref.WeakKeyDictionary()
+_BITS = 32  # of a number that workers exchange
 _METHODS = {
     TRAIN: ("train_step", "compute_loss", "compute_metrics", "call"),
     TEST: ("test_step", "compute_loss", "compute_metrics", "call"),
@@ -66,43 +68,51 @@ class Rehearsals:
         layout = self._group.layout
         several = layout.replicas > 1 or (self._batches > 1 and doing == TRAIN)
         key = (id(step), doing)
-        if self._check == "off" or not several or key in self._done or is_known(self._model):
+        if self._check == "off" or not several or key in self._done:
             return
         self._done[key] = step
+        if is_known(self._model):
+            return
         began = time.monotonic()
-        losses = own_losses(self._model)
         finding = rehearse(
             self._model,
             sample,
             doing,
             updates_within=isinstance(step, MultiOptimizerStep),
             in_one_process=layout.local_replicas > 1,
-            compares=compares_examples,
-            own_losses=[loss for loss in losses if doing != PREDICT],
         )
-        finding = self._agreed(finding, losses)
+        finding = self._agreed(finding)
         step.sums[doing] = finding.sums
         for loss in finding.compares:
-            compare_examples(loss)
+            mark_as_comparing(loss)
         LOGGER.debug("%s: compared in %.1f s", doing, time.monotonic() - began)
         self._tell(finding, doing)
 
-    def _agreed(self, finding: Finding, losses: list[keras.Loss]) -> Finding:
-        """Returns the finding of the first worker, which all of them act on."""
-        if self._group.layout.workers == 1:
+    def _agreed(self, finding: Finding) -> Finding:
+        """Returns what all workers act on: the first one's sums, where all have compared."""
+        group = self._group
+        if group.layout.workers == 1:
             return finding
-        code = finding.sums.code(finding.logs) * 2 + bool(finding.compares)
-        first = self._group.exchange(code)[0]
-        any_differs = any(self._group.exchange(int(bool(finding.differs))))
-        if any_differs and not finding.differs and self._check == "error":
+        found = group.exchange(finding.is_compared + bool(finding.differs))
+        if all(found):
+            code = self._of_first(finding.sums.code(finding.logs) * 2 + bool(finding.compares))
+            finding = dataclasses.replace(
+                finding,
+                sums=RowSums.of_code(code // 2, finding.logs),
+                compares=tuple(own_losses(self._model)) if code % 2 else (),
+            )
+        else:
+            finding = dataclasses.replace(finding, sums=NO_SUMS, compares=())
+        if max(found) > 1 and not finding.differs and self._check == "error":
             raise ConfigError(self._text("another worker found so", "its step"))
-        return Finding(
-            RowSums.of_code(first // 2, finding.logs) if first // 2 else NO_SUMS,
-            tuple(losses) if first % 2 else (),
-            finding.differs,
-            finding.error,
-            finding.logs,
-        )
+        return finding
+
+    def _of_first(self, code: int) -> int:
+        """Returns the first worker's number, of any size."""
+        exchange = self._group.exchange
+        parts = max(exchange(code.bit_length() // _BITS + 1))
+        each = [exchange(code >> _BITS * n & (1 << _BITS) - 1)[0] for n in range(parts)]
+        return sum(part << _BITS * n for n, part in enumerate(each))
 
     def _tell(self, finding: Finding, doing: str) -> None:
         text = ""

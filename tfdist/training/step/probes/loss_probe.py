@@ -42,7 +42,7 @@ def compares_examples(loss: keras.Loss, y_true: Any, y_pred: Any) -> bool:
     return _found[loss]
 
 
-def compare_examples(loss: keras.Loss) -> None:
+def mark_as_comparing(loss: keras.Loss) -> None:
     """Makes `compares_examples` return True for a loss, whatever random numbers showed."""
     _found[loss] = True
 
